@@ -1,0 +1,251 @@
+#include "backends/cpu/gemm/gemm.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "backends/cpu/probe.h"
+
+namespace dgpu::cpu::gemm {
+namespace {
+
+constexpr int64_t kPreparedBytes = 32 << 20;    // of packed A per round
+constexpr int64_t kChunkProducts = 12'000'000;  // multiplier steps of a chunk, about 200 us
+constexpr int64_t kChunkBytes = 512 << 10;      // of B that an in-place chunk reads, about 30 us
+
+// A batch dimension that B does not have, and whose entries follow each other like rows in all else, is more rows.
+void fold_batch(Problem* p) {
+  while (p->batch_rank > 0) {
+    const int d = p->batch_rank - 1;
+    const int64_t size = p->batch[d];
+    View* views[] = {&p->a, &p->out, p->has_gate ? &p->gate : nullptr, p->has_residual ? &p->residual : nullptr};
+    bool fold = p->b.batch[d] == 0 || size == 1;
+    for (View* v : views) {
+      if (v != nullptr && size != 1 && p->m != 1 && v->batch[d] != p->m * v->row) fold = false;
+    }
+    if (!fold) return;
+    for (View* v : views) {
+      if (v != nullptr && p->m == 1) v->row = v->batch[d];
+    }
+    p->m *= size;
+    p->batch_rank = d;
+  }
+}
+
+Unit choose_unit(const Problem& p, const Options& o, const Kernels& t) {
+  const bool possible =
+      p.a.type == Type::bf16 && p.b.type == Type::bf16 && t.isa == Isa::avx512 && bf16_dot_unit() != nullptr;
+  return possible ? o.unit.value_or(bf16_unit()) : Unit::fma;
+}
+
+Path choose_path(const Problem& p, const Options& o) {
+  const bool along_k = p.b.col == 1 || p.k <= 1;
+  const bool along_n = p.b.row == 1 || p.n <= 1;
+  if (o.path == Path::packed) return Path::packed;
+  if (along_k && (o.path == Path::dot || (!o.path && p.m <= kDotRows))) return Path::dot;
+  if (along_n && p.m <= kMaxStreamRows && (o.path == Path::stream || !o.path)) return Path::stream;
+  return Path::packed;
+}
+
+void block_packed(Plan* x) {
+  const Problem& p = x->problem;
+  const Kernels& t = *x->kernels;
+  x->k_block = packed_k_block(x->unit, p.k);
+  x->k_blocks = std::max<int64_t>(1, ceil_div(p.k, x->k_block));
+  x->panel_rows = ceil_div(p.m, ceil_div(p.m, t.rows));
+  x->panels = ceil_div(p.m, x->panel_rows);
+  // Tall chunks amortise the packing of B, which every chunk does for itself.
+  const int64_t tall = std::min<int64_t>(x->panels, std::max<int64_t>(1, 256 / x->panel_rows));
+  const int64_t even = ceil_div(x->panels, ceil_div(x->panels, tall));
+  x->rows_per_chunk = even * x->panel_rows;
+  const int64_t wanted = kChunkProducts / (x->rows_per_chunk * std::max<int64_t>(1, units_of(x->unit, p.k)));
+  const int64_t wide = std::clamp<int64_t>(wanted / t.b_width * t.b_width, 2 * t.b_width, 512);
+  x->columns_per_chunk = std::min(wide, round_up(p.n, t.b_width));
+  x->column_chunks = ceil_div(p.n, x->columns_per_chunk);
+  x->prepared_a = x->batches == 1 && x->column_chunks > 2 && p.k > 0;
+  x->rows_per_round = p.m;
+  if (x->prepared_a) {
+    const int64_t chunk_bytes =
+        x->k_blocks * a_panel_floats(t, x->unit, x->k_block) * even * static_cast<int64_t>(sizeof(float));
+    x->rows_per_round = std::max<int64_t>(1, kPreparedBytes / chunk_bytes) * x->rows_per_chunk;
+  }
+}
+
+void block_in_place(Plan* x) {
+  const Problem& p = x->problem;
+  x->rows_per_chunk = x->rows_per_round = p.m;
+  x->k_blocks = 1;
+  if (x->path == Path::dot) {
+    x->k_block = dot_k_block(p.m, p.k);
+    const int64_t columns = kChunkBytes / std::max<int64_t>(1, p.k * size_of(p.b.type)) / 24 * 24;
+    x->columns_per_chunk = std::clamp<int64_t>(columns, 24, std::max<int64_t>(24, round_up(p.n, 24)));
+    x->prepared_a =
+        x->batches == 1 && p.k > 1 && (p.a.col != 1 || p.a.type != (x->unit == Unit::fma ? Type::f32 : Type::bf16));
+  } else {
+    x->columns_per_chunk = p.m <= 2 ? 512 : 256;
+  }
+  x->column_chunks = ceil_div(p.n, x->columns_per_chunk);
+}
+
+int64_t prepared_row_floats(const Plan& x) {  // path dot
+  return round_up(x.unit == Unit::fma ? x.problem.k : ceil_div(x.problem.k, 2), 16);
+}
+
+// Offset in elements of a batch entry, for every operand.
+struct Offsets {
+  int64_t a = 0, b = 0, out = 0, gate = 0, residual = 0;
+};
+Offsets batch_offsets(const Problem& p, int64_t entry) {
+  Offsets o;
+  for (int d = p.batch_rank - 1; d >= 0; --d) {
+    const int64_t i = entry % p.batch[d];
+    entry /= p.batch[d];
+    o.a += i * p.a.batch[d];
+    o.b += i * p.b.batch[d];
+    o.out += i * p.out.batch[d];
+    o.gate += i * p.gate.batch[d];
+    o.residual += i * p.residual.batch[d];
+  }
+  return o;
+}
+
+Source source(const void* data, const View& v, int64_t offset) {
+  Source s;
+  if (data != nullptr) s = {at(data, v.type, offset), v.type, v.row, v.col, nullptr};
+  return s;
+}
+
+// Preparing A: chunks of panels (path packed, per k block) or rows (path dot).
+constexpr int64_t kPanelsPerPrepare = 8;
+int64_t prepare_chunks(const Plan& x, int64_t rows) {
+  if (x.path == Path::dot) return rows;
+  return x.k_blocks * ceil_div(ceil_div(rows, x.panel_rows), kPanelsPerPrepare);
+}
+
+void prepare(const Plan& x, int64_t row0, int64_t rows, int64_t chunk, const Source& a, float* workspace) {
+  const Kernels& t = *x.kernels;
+  if (x.path == Path::dot) {
+    return copy_row(t, x.unit, a, row0 + chunk, x.problem.k, workspace + chunk * prepared_row_floats(x));
+  }
+  const int64_t block = chunk % x.k_blocks, first = chunk / x.k_blocks * kPanelsPerPrepare;
+  const int64_t k0 = block * x.k_block, kc = std::min(x.k_block, x.problem.k - k0);
+  const int64_t panels = ceil_div(rows, x.panel_rows), floats = a_panel_floats(t, x.unit, x.k_block);
+  for (int64_t i = first; i < std::min(first + kPanelsPerPrepare, panels); ++i) {
+    const int64_t i0 = i * x.panel_rows, left = rows - i0;
+    pack_panel(t, x.unit, a.from(row0 + i0, k0), std::min(x.panel_rows, left), left, kc, t.a_width,
+               workspace + (block * panels + i) * floats);
+  }
+}
+
+int64_t rows_of_round(const Plan& x, int64_t round) {
+  return std::min(x.rows_per_round, x.problem.m - round * x.rows_per_round);
+}
+
+std::atomic<int> forced_unit{-1};
+
+}  // namespace
+
+Unit bf16_unit() {
+  const int forced = forced_unit.load(std::memory_order_relaxed);
+  if (forced >= 0) return static_cast<Unit>(forced);
+  return bf16_dot_is_faster() ? Unit::bf16_dot : Unit::fma;
+}
+void force_bf16_unit(std::optional<Unit> unit) { forced_unit = unit ? static_cast<int>(*unit) : -1; }
+
+Plan plan(const Problem& problem, const Options& options) {
+  Plan x;
+  x.problem = problem;
+  fold_batch(&x.problem);
+  const Problem& p = x.problem;
+  x.kernels = options.kernels != nullptr ? options.kernels : &best_kernels();
+  x.unit = choose_unit(p, options, *x.kernels);
+  x.batches = 1;
+  for (int d = 0; d < p.batch_rank; ++d) x.batches *= p.batch[d];
+  if (p.m == 0 || p.n == 0 || x.batches == 0) return x;
+  x.path = choose_path(p, options);
+  if (x.path == Path::packed) {
+    block_packed(&x);
+  } else {
+    block_in_place(&x);
+  }
+  x.rounds = ceil_div(p.m, x.rows_per_round);
+  x.row_chunks = ceil_div(x.rows_per_round, x.rows_per_chunk);
+  return x;
+}
+
+uint32_t Plan::chunks(uint32_t phase) const {
+  if (rounds == 0) return 0;
+  if (!prepared_a) return static_cast<uint32_t>(batches * row_chunks * column_chunks);
+  const int64_t rows = rows_of_round(*this, phase / 2);
+  if (phase % 2 == 0) return static_cast<uint32_t>(prepare_chunks(*this, rows));
+  return static_cast<uint32_t>(ceil_div(rows, rows_per_chunk) * column_chunks);
+}
+
+size_t Plan::workspace_bytes() const {
+  if (!prepared_a || rounds == 0) return 0;
+  const int64_t rows = std::min(rows_per_round, problem.m);
+  const int64_t floats = path == Path::dot
+                             ? rows * prepared_row_floats(*this)
+                             : ceil_div(rows, panel_rows) * k_blocks * a_panel_floats(*kernels, unit, k_block);
+  return static_cast<size_t>(floats) * sizeof(float);
+}
+
+const char* Plan::algorithm() const {
+  static constexpr const char* kNames[2][3] = {{"packed_fma", "dot_fma", "stream_fma"},
+                                               {"packed_bf16_dot", "dot_bf16_dot", "stream_fma"}};
+  return kNames[static_cast<int>(unit)][static_cast<int>(path)];
+}
+
+size_t max_workspace_bytes(const Problem& problem, const Options& options) {
+  Problem p = problem;
+  fold_batch(&p);
+  // Rows of packed A grow by at most one panel per started one, and k by one block; rounds bound the rest.
+  const Kernels& t = options.kernels != nullptr ? *options.kernels : best_kernels();
+  const int64_t panel_bytes =
+      t.a_width * (round_up(p.k, kUnitBlock) + kUnitBlock) * static_cast<int64_t>(sizeof(float));
+  const int64_t all = (ceil_div(p.m, t.rows) + 1) * panel_bytes;
+  const int64_t chunk = (256 / t.rows + 2) * panel_bytes;
+  const int64_t dot = std::min<int64_t>(p.m, kDotRows) * round_up(p.k, 16) * static_cast<int64_t>(sizeof(float));
+  return static_cast<size_t>(std::max(dot, std::min(all, std::max(kPreparedBytes, chunk))));
+}
+
+void run(const Plan& x, uint32_t phase, uint32_t chunk, const Pointers& pointers, void* workspace) {
+  const Problem& p = x.problem;
+  const int64_t round = x.prepared_a ? phase / 2 : 0;
+  const int64_t round_row = round * x.rows_per_round, round_rows = rows_of_round(x, round);
+  float* prepared = static_cast<float*>(workspace);
+  if (x.prepared_a && phase % 2 == 0) {
+    return prepare(x, round_row, round_rows, chunk, source(pointers.a, p.a, 0), prepared);
+  }
+  const int64_t row_chunks = ceil_div(round_rows, x.rows_per_chunk);
+  const int64_t i = chunk % row_chunks, j = chunk / row_chunks % x.column_chunks;
+  const Offsets at = batch_offsets(p, chunk / row_chunks / x.column_chunks);
+  const int64_t local = i * x.rows_per_chunk, row = round_row + local, column = j * x.columns_per_chunk;
+  Tile tile;
+  tile.kernels = x.kernels;
+  tile.unit = x.unit;
+  tile.path = x.path;
+  tile.m = std::min(x.rows_per_chunk, round_rows - local);
+  tile.n = std::min(x.columns_per_chunk, p.n - column);
+  tile.k = p.k;
+  tile.k_block = x.k_block;
+  tile.panel_rows = x.panel_rows;
+  tile.a = source(pointers.a, p.a, at.a).from(row, 0);
+  tile.b = source(pointers.b, p.b, at.b).from(column, 0);
+  if (x.prepared_a && x.path == Path::packed) {
+    const int64_t floats = a_panel_floats(*x.kernels, x.unit, x.k_block);
+    tile.packed_a = prepared + local / x.panel_rows * floats;
+    tile.packed_a_block = ceil_div(round_rows, x.panel_rows) * floats;
+  } else if (x.prepared_a) {
+    const Type type = x.unit == Unit::fma ? Type::f32 : Type::bf16;
+    tile.a = {prepared, type, prepared_row_floats(x) * 4 / size_of(type), 1, nullptr};
+    tile.a = tile.a.from(local, 0);
+  }
+  if (p.has_bias) tile.bias = Source{pointers.bias, p.bias_type, 0, p.bias_stride, nullptr}.from(0, column);
+  tile.activation = p.activation;
+  if (p.has_gate) tile.gate = source(pointers.gate, p.gate, at.gate).from(row, column);
+  if (p.has_residual) tile.residual = source(pointers.residual, p.residual, at.residual).from(row, column);
+  tile.out = source(pointers.out, p.out, at.out).from(row, column);
+  run_tile(tile);
+}
+
+}  // namespace dgpu::cpu::gemm

@@ -1,0 +1,64 @@
+// The innermost loops, one table per instruction set.
+//
+// A panel holds `width` rows of an operand for a range of k, interleaved: 4-byte units [k][width] of f32, or, for the
+// bf16 pair instruction, [k/2][width] of two bf16 (k even in the low half; an odd k is padded with zero).
+#pragma once
+#include "backends/cpu/gemm/types.h"
+
+namespace dgpu::cpu::gemm {
+
+enum class Isa : uint8_t { scalar, sse4, avx2, avx512, neon };
+
+constexpr int kMaxRows = 14;    // rows of the largest register tile
+constexpr int kMaxDotRows = 4;  // rows of A in an in-place tile
+constexpr int kMaxStreamRows = 8;
+constexpr int kMaxWidth = 64;  // units of the widest panel
+
+// c[rows][2 vectors] (+)= A panel * B panel over `units` steps. C is f32 with `ldc` floats between rows.
+using MicroKernel = void (*)(const void* a, const void* b, int64_t units, float* c, int64_t ldc, bool accumulate);
+// Interleaves `width` rows that are contiguous along k. rows[i] points at the first k.
+using PackRows = void (*)(const void* const* rows, int64_t k, int width, void* panel);
+// Same for rows that are contiguous across the panel: element (i, k) at src + i + k * stride. `valid` <= width rows
+// exist; what the others hold is unspecified.
+using PackColumns = void (*)(const void* src, int64_t stride, int64_t k, int valid, int width, void* panel);
+// c[i][j] (+)= sum_k a[i][k] b[j][k] for j < count; b rows are contiguous along k, as are a's.
+using Dot = void (*)(const void* const* a, const void* const* b, int64_t count, int64_t k, float* c, int64_t ldc,
+                     bool accumulate);
+// c[i][0..n) = sum_k a[i * lda + k] b[k * ldb + 0..n).
+using Stream = void (*)(const float* a, int64_t lda, const void* b, int64_t ldb, int64_t n, int64_t k, float* c,
+                        int64_t ldc);
+
+struct Kernels {
+  Isa isa;
+  const char* name;
+  int rows;                                   // rows of A in a register tile
+  int a_width;                                // units between two k of an A panel, >= rows
+  int b_width;                                // columns of a register tile, and units between two k of a B panel
+  MicroKernel micro[kMaxRows + 1];            // by rows of the tile
+  PackRows pack_rows[kTypes];                 // to f32 panels
+  PackColumns pack_columns[kTypes];           // to f32 panels
+  Dot dot[kMaxDotRows + 1][kTypes];           // by rows of A and type of B; A is f32
+  Stream stream[kMaxStreamRows + 1][kTypes];  // by rows of A and type of B
+  PackRows pack_pair_rows;                    // bf16 to pair panels
+  PackColumns pack_pair_columns;
+  void (*widen[kTypes])(const void* src, int64_t n, float* dst);
+  void (*narrow[kTypes])(const float* src, int64_t n, void* dst);                          // round to nearest even
+  void (*bias_activation)(float* x, const float* bias, int64_t n, Activation activation);  // bias may be null
+  void (*multiply)(float* x, const float* y, int64_t n);
+  void (*add)(float* x, const float* y, int64_t n);
+  double (*fma_loop)(int64_t iterations);                // register-only FMAs; returns the flops done
+  float (*read_loop)(const float* data, int64_t count);  // sums: measures read bandwidth
+};
+
+// The bf16 pair instruction (AVX512_BF16); panels and tile shape are those of the avx512 table.
+struct DotUnit {
+  MicroKernel micro[kMaxRows + 1];
+  Dot dot[kMaxDotRows + 1];  // both operands bf16
+  double (*peak_loop)(int64_t iterations);
+};
+
+const Kernels* kernels(Isa isa);  // null where this machine or build lacks it
+const Kernels& best_kernels();
+const DotUnit* bf16_dot_unit();  // null where this machine or build lacks it
+
+}  // namespace dgpu::cpu::gemm

@@ -1,0 +1,210 @@
+#include "backends/cpu/gemm/tile.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+namespace dgpu::cpu::gemm {
+namespace {
+
+// n elements `stride` apart, moved together.
+void gather(Type type, const void* src, int64_t stride, int64_t n, void* dst) {
+  if (type == Type::f32) {
+    for (int64_t i = 0; i < n; ++i) static_cast<float*>(dst)[i] = static_cast<const float*>(src)[i * stride];
+  } else {
+    for (int64_t i = 0; i < n; ++i) static_cast<uint16_t*>(dst)[i] = static_cast<const uint16_t*>(src)[i * stride];
+  }
+}
+
+void pack_any(const Kernels& t, Unit unit, const Source& s, int64_t count, int64_t k, int width, float* panel) {
+  float raw[kMaxWidth] = {};
+  for (int64_t p = 0; p < k; p += unit == Unit::fma ? 1 : 2, panel += width) {
+    if (unit == Unit::fma) {
+      for (int64_t i = 0; i < count; ++i) {
+        std::memcpy(static_cast<char*>(at(raw, s.type, i)), s.at(i, p), static_cast<size_t>(size_of(s.type)));
+      }
+      t.widen[static_cast<int>(s.type)](raw, width, panel);
+      continue;
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      uint16_t pair[2] = {*static_cast<const uint16_t*>(s.at(i, p)), 0};
+      if (p + 1 < k) pair[1] = *static_cast<const uint16_t*>(s.at(i, p + 1));
+      std::memcpy(panel + i, pair, sizeof(pair));
+    }
+  }
+}
+
+// A row of an elementwise operand as f32, in place where it already is.
+const float* f32_row(const Kernels& t, const Source& s, int64_t i, int64_t n, float* buffer) {
+  const void* p = s.at(i, 0);
+  if (s.type == Type::f32 && (s.col == 1 || n == 1)) return static_cast<const float*>(p);
+  if (s.col != 1 && n > 1) {
+    float* raw = buffer + n;
+    gather(s.type, p, s.col, n, raw);
+    p = raw;
+  }
+  t.widen[static_cast<int>(s.type)](p, n, buffer);
+  return buffer;
+}
+
+void store_row(const Kernels& t, const Source& out, int64_t i, int64_t n, const float* x, float* buffer) {
+  void* p = const_cast<void*>(out.at(i, 0));
+  const bool contiguous = out.col == 1 || n == 1;
+  t.narrow[static_cast<int>(out.type)](x, n, contiguous ? p : buffer);
+  if (contiguous) return;
+  const auto width = static_cast<size_t>(size_of(out.type));
+  for (int64_t j = 0; j < n; ++j) std::memcpy(at(p, out.type, j * out.col), at(buffer, out.type, j), width);
+}
+
+void epilogue(const Tile& x, float* sums, int64_t ld) {
+  const Kernels& t = *x.kernels;
+  float* rows = scratch(Slot::rows, 4 * x.n);
+  float* const bias_buffer = rows;
+  float* const buffer = rows + 2 * x.n;
+  const float* bias = x.bias.data != nullptr ? f32_row(t, x.bias, 0, x.n, bias_buffer) : nullptr;
+  for (int64_t i = 0; i < x.m; ++i, sums += ld) {
+    t.bias_activation(sums, bias, x.n, x.activation);
+    if (x.gate.data != nullptr) t.multiply(sums, f32_row(t, x.gate, i, x.n, buffer), x.n);
+    if (x.residual.data != nullptr) t.add(sums, f32_row(t, x.residual, i, x.n, buffer), x.n);
+    store_row(t, x.out, i, x.n, sums, buffer);
+  }
+}
+
+void run_packed(const Tile& x, float* sums, int64_t ld) {
+  const Kernels& t = *x.kernels;
+  const MicroKernel* micro = x.unit == Unit::fma ? t.micro : bf16_dot_unit()->micro;
+  const int64_t b_panel = units_of(x.unit, x.k_block) * t.b_width;
+  const int64_t b_panels = ld / t.b_width;
+  const int64_t a_panel = a_panel_floats(t, x.unit, x.k_block);
+  float* b = scratch(Slot::b, b_panels * b_panel);
+  float* own_a = x.packed_a != nullptr ? nullptr : scratch(Slot::a, a_panel);
+  for (int64_t k0 = 0, block = 0; k0 < x.k; k0 += x.k_block, ++block) {
+    const int64_t kc = std::min(x.k_block, x.k - k0);
+    const int64_t units = units_of(x.unit, kc);
+    for (int64_t j = 0; j < b_panels; ++j) {
+      const int64_t j0 = j * t.b_width, left = x.n - j0;
+      pack_panel(t, x.unit, x.b.from(j0, k0), std::min<int64_t>(t.b_width, left), left, kc, t.b_width, b + j * b_panel);
+    }
+    for (int64_t i0 = 0, panel = 0; i0 < x.m; i0 += x.panel_rows, ++panel) {
+      const int64_t left = x.m - i0, rows = std::min(x.panel_rows, left);
+      const float* a = own_a;
+      if (own_a != nullptr) {
+        pack_panel(t, x.unit, x.a.from(i0, k0), rows, left, kc, t.a_width, own_a);
+      } else {
+        a = x.packed_a + block * x.packed_a_block + panel * a_panel;
+      }
+      for (int64_t j = 0; j < b_panels; ++j) {
+        micro[rows](a, b + j * b_panel, units, sums + i0 * ld + j * t.b_width, ld, k0 > 0);
+      }
+    }
+  }
+}
+
+// Whether the in-place kernels can read this row operand as it is.
+bool readable(const Tile& x) {
+  return (x.a.col == 1 || x.k == 1) && x.a.type == (x.unit == Unit::fma ? Type::f32 : Type::bf16);
+}
+
+void run_dot(const Tile& x, float* sums, int64_t ld) {
+  const Kernels& t = *x.kernels;
+  constexpr int64_t kGroup = 24;  // rows of B between two visits of the same A: a multiple of every tile width
+  Source a = x.a;
+  if (!readable(x)) {
+    const int64_t row = round_up(x.k, 16);
+    a = {scratch(Slot::a, x.m * row), x.unit == Unit::fma ? Type::f32 : Type::bf16, row, 1, nullptr};
+    for (int64_t i = 0; i < x.m; ++i) copy_row(t, x.unit, x.a, i, x.k, const_cast<void*>(a.at(i, 0)));
+  }
+  const int64_t tiles = (x.m + kMaxDotRows - 1) / kMaxDotRows;
+  for (int64_t j0 = 0; j0 < x.n; j0 += kGroup) {
+    const int64_t count = std::min(kGroup, x.n - j0);
+    for (int64_t k0 = 0; k0 < x.k; k0 += x.k_block) {
+      const int64_t kc = std::min(x.k_block, x.k - k0);
+      const void* b[kGroup];
+      for (int64_t j = 0; j < count; ++j) b[j] = x.b.at(j0 + j, k0);
+      for (int64_t tile = 0; tile < tiles; ++tile) {
+        const int64_t i0 = tile * x.m / tiles, rows = (tile + 1) * x.m / tiles - i0;
+        const void* rows_of_a[kMaxDotRows];
+        for (int64_t i = 0; i < rows; ++i) rows_of_a[i] = a.at(i0 + i, k0);
+        const Dot dot = x.unit == Unit::fma ? t.dot[rows][static_cast<int>(x.b.type)] : bf16_dot_unit()->dot[rows];
+        dot(rows_of_a, b, count, kc, sums + i0 * ld + j0, ld, k0 > 0);
+      }
+    }
+  }
+}
+
+void run_stream(const Tile& x, float* sums, int64_t ld) {
+  const Kernels& t = *x.kernels;
+  float* a = scratch(Slot::a, x.m * x.k);
+  for (int64_t i = 0; i < x.m; ++i) copy_row(t, Unit::fma, x.a, i, x.k, a + i * x.k);
+  t.stream[x.m][static_cast<int>(x.b.type)](a, x.k, x.b.data, x.b.col, x.n, x.k, sums, ld);
+}
+
+}  // namespace
+
+float* scratch(Slot slot, int64_t floats) {
+  struct Buffer {
+    std::unique_ptr<float, decltype(&std::free)> data{nullptr, &std::free};
+    int64_t floats = 0;
+  };
+  thread_local Buffer buffers[static_cast<int>(Slot::count)];
+  Buffer& b = buffers[static_cast<int>(slot)];
+  if (b.floats < floats) {
+    b.floats = round_up(floats, 1024);
+    b.data.reset();
+    b.data.reset(static_cast<float*>(std::aligned_alloc(64, static_cast<size_t>(b.floats) * sizeof(float))));
+  }
+  return b.data.get();
+}
+
+void pack_panel(const Kernels& t, Unit unit, const Source& s, int64_t count, int64_t available, int64_t k, int width,
+                float* panel) {
+  const int type = static_cast<int>(s.type);
+  if (s.col == 1 || k == 1) {
+    const void* rows[kMaxWidth];
+    for (int i = 0; i < width; ++i) rows[i] = s.at(std::min<int64_t>(i, count - 1), 0);
+    (unit == Unit::fma ? t.pack_rows[type] : t.pack_pair_rows)(rows, k, width, panel);
+  } else if (s.row == 1 && s.index == nullptr) {
+    const int valid = static_cast<int>(std::min<int64_t>(width, available));
+    (unit == Unit::fma ? t.pack_columns[type] : t.pack_pair_columns)(s.data, s.col, k, valid, width, panel);
+  } else {
+    pack_any(t, unit, s, count, k, width, panel);
+  }
+}
+
+void copy_row(const Kernels& t, Unit unit, const Source& s, int64_t i, int64_t k, void* dst) {
+  if (unit == Unit::bf16_dot) return gather(s.type, s.at(i, 0), s.col, k, dst);
+  if (s.col == 1 || k == 1) return t.widen[static_cast<int>(s.type)](s.at(i, 0), k, static_cast<float*>(dst));
+  float raw[256];
+  for (int64_t p = 0; p < k; p += 256) {
+    const int64_t count = std::min<int64_t>(256, k - p);
+    gather(s.type, s.at(i, p), s.col, count, raw);
+    t.widen[static_cast<int>(s.type)](raw, count, static_cast<float*>(dst) + p);
+  }
+}
+
+void choose_blocking(Tile* x) {
+  const Kernels& t = *x->kernels;
+  const bool along_k = x->b.col == 1 || x->k <= 1;
+  x->path = along_k && x->m <= kDotRows ? Path::dot : Path::packed;
+  x->k_block = x->path == Path::packed ? packed_k_block(x->unit, x->k) : dot_k_block(x->m, x->k);
+  x->panel_rows = x->m == 0 ? 1 : ceil_div(x->m, ceil_div(x->m, t.rows));
+}
+
+void run_tile(const Tile& x) {
+  if (x.m == 0 || x.n == 0) return;
+  const int64_t ld = round_up(x.n, x.kernels->b_width);
+  float* sums = scratch(Slot::sums, x.m * ld);
+  if (x.k == 0) {
+    std::memset(sums, 0, static_cast<size_t>(x.m * ld) * sizeof(float));
+  } else if (x.path == Path::packed) {
+    run_packed(x, sums, ld);
+  } else if (x.path == Path::dot) {
+    run_dot(x, sums, ld);
+  } else {
+    run_stream(x, sums, ld);
+  }
+  epilogue(x, sums, ld);
+}
+
+}  // namespace dgpu::cpu::gemm
