@@ -38,9 +38,12 @@ class Kernel {
 // The core has already validated the description against the schema and inferred the outputs.
 using KernelFactory = std::unique_ptr<Kernel> (*)(const kit::OpView& op, std::string* reason);
 
+// One row of kernels.def: what is claimed, and how it is made. Several entries of one operator are alternatives; the
+// first factory that accepts a description wins.
 struct KernelEntry {
   const char* op;
   KernelFactory make;
+  const dgpuBackendClaim* claim;  // static storage; what the core may offer, see dgpu/backend.h
 };
 
 }  // namespace dgpu::cpu
