@@ -96,9 +96,10 @@ static bool matches(std::string_view pattern, std::string_view text) {
   return p == pattern.size();
 }
 
-bool Program::skips(std::string_view tensor) const {
-  return std::any_of(skipped.begin(), skipped.end(),
-                     [&](const SkippedTensor& s) { return matches(s.pattern, tensor); });
+const SkippedTensor* Program::find_skipped(std::string_view tensor) const {
+  for (const auto& s : skipped)
+    if (matches(s.pattern, tensor)) return &s;
+  return nullptr;
 }
 
 static const char* base_name(Base base) {

@@ -233,7 +233,8 @@ struct Program {
   Id producer(Id id) const;
   Id find_input(InputKind kind, Id cache = kNone) const;  // value, or kNone if the program does not use it
   const Tensor* find_tensor(std::string_view name) const;
-  bool skips(std::string_view tensor) const;  // matches a pattern of `skipped`
+  const SkippedTensor* find_skipped(std::string_view tensor) const;  // the pattern that the tensor matches, or null
+  bool skips(std::string_view tensor) const { return find_skipped(tensor) != nullptr; }
 
   uint32_t symbol(Base base, int64_t scale = 1, int64_t add = 0, Id cache = kNone);  // finds or adds; 1-based
   Dim dim(uint32_t symbol_id) const { return {symbols[symbol_id - 1].nominal, symbol_id}; }

@@ -1,0 +1,42 @@
+// The integer inputs of one ragged step, packed into one block that is copied to the device at once.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "graph/program.h"
+
+namespace dgpu::model {
+
+// One sequence's part of a step.
+struct BatchSequence {
+  uint32_t slot = 0;     // session slot
+  uint64_t length = 0;   // tokens before the step
+  uint32_t first = 0;    // tokens [first, first + count) of the step
+  uint32_t count = 0;
+};
+
+// Where each program input lies in the block, sized for the session's maxima. Offsets are multiples of 256 bytes.
+class BatchLayout {
+ public:
+  BatchLayout(const graph::Program& program, const graph::Extents& maxima);
+  uint64_t bytes() const { return bytes_; }
+  uint64_t offset(graph::Id input) const { return offsets_[input]; }  // index into Program::inputs
+  // Writes the inputs of one step into `block`. Contiguous caches: page = slot, one page per sequence.
+  void fill(void* block, const graph::Extents& step, const int32_t* tokens, const std::vector<BatchSequence>& sequences,
+            const std::vector<uint32_t>& logit_rows) const;
+
+ private:
+  void fill_input(const graph::Input& in, int32_t* out, const graph::Extents& step, const int32_t* tokens,
+                  const std::vector<BatchSequence>& sequences, const std::vector<uint32_t>& logit_rows) const;
+  const graph::Program& program_;
+  graph::Extents maxima_;
+  std::vector<uint64_t> offsets_;
+  uint64_t bytes_ = 0;
+};
+
+// Entries that a cache holds for a sequence of `tokens` tokens.
+inline int64_t cache_entries(const graph::Cache& cache, uint64_t tokens) {
+  return static_cast<int64_t>(tokens) / cache.every;
+}
+
+}  // namespace dgpu::model
