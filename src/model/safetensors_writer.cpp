@@ -6,6 +6,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/dtype.h"
 #include "model/safetensors.h"
 
 namespace dgpu::model {
@@ -43,7 +44,7 @@ class Output {
 };
 
 uint64_t byte_size(const TensorSource& t) {
-  uint64_t bits = dgpuDtypeBits(t.dtype);
+  uint64_t bits = dtype_bits(t.dtype);
   for (const auto d : t.shape) bits *= static_cast<uint64_t>(d);
   return bits / 8;
 }
@@ -57,7 +58,7 @@ Status write_safetensors(const std::string& path, const std::vector<TensorSource
   uint64_t at = 0;
   for (const auto& t : tensors) {
     const char* dtype = safetensors_dtype(t.dtype);
-    if (!dtype) return fail(DGPU_STATUS_INVALID_DTYPE, t.name, "{}: the format has no type for {}", t.name, dgpuDtypeName(t.dtype));
+    if (!dtype) return fail(DGPU_STATUS_INVALID_DTYPE, t.name, "{}: the format has no type for {}", t.name, dtype_name(t.dtype));
     const auto bytes = byte_size(t);
     header[t.name] = {{"dtype", dtype}, {"shape", t.shape}, {"data_offsets", {at, at + bytes}}};
     at += bytes;

@@ -30,4 +30,11 @@ Status audit(const graph::Program& program, const Checkpoint& checkpoint, Docume
 Status synthesize(const graph::Program& program, const std::string& config_file, const std::string& directory,
                   uint64_t seed, const Progress& progress, Document& out);
 
+// The f64 reference of every operator over `tokens`, written to `file` as f32 safetensors.
+Status baseline(const graph::Program& program, const Checkpoint& checkpoint, const std::vector<int32_t>& tokens,
+                const std::string& file, const Progress& progress, Document& out);
+// One weight of the checkpoint as f64 or i64.
+Status load_reference_weight(const graph::Program& program, const Checkpoint& checkpoint, graph::Id weight,
+                             ops::RefTensor& out);
+
 }  // namespace dgpu::model
