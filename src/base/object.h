@@ -91,6 +91,8 @@ class Object {
   // A handle of it was retired: by its destroy function, by its scope, or by shutdown. Runs on that thread, while calls
   // in other threads may still be using the object; must not block. The object lives on until its last reference goes.
   virtual void invalidated() {}
+  // For waiting until nobody else holds it; another thread may change it at once.
+  uint32_t references() const { return refs_.load(std::memory_order_acquire); }
   // Objects alive in this process.
   static uint64_t alive();
 
