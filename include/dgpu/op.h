@@ -18,7 +18,7 @@ DGPU_API dgpuStatus_t dgpuOpGetSchema(const char *name, char *buffer, size_t siz
 
 /* ---- Descriptors ------------------------------------------------------------------------------------------------
  * A name, typed attributes and named ports. Setting a name that the schema does not have, or a value of another type
- * or outside its set, is INVALID_ATTRIBUTE; setting again replaces. Not thread-safe per descriptor: calls on one
+ * or outside its set, is INVALID_ATTRIBUTE (an integer is accepted for a float); setting again replaces. Not thread-safe per descriptor: calls on one
  * descriptor serialise, so concurrent setting is safe but pointless. */
 
 DGPU_API dgpuStatus_t dgpuOpDescCreate(const char *name, dgpuOpDesc_t *out_op);

@@ -32,16 +32,16 @@ struct OpSpec {
 
 struct AttrSchema {
   std::string name;
-  uint32_t type = 0;                    // DGPU_ATTR_*
+  uint32_t type = 0;  // DGPU_ATTR_*
   bool required = false;
-  std::optional<AttrValue> def;         // absent: unset unless given
-  std::vector<std::string> values;      // accepted strings; empty: any
+  std::optional<AttrValue> def;     // absent: unset unless given
+  std::vector<std::string> values;  // accepted strings; empty: any
   std::string help;
 };
 
 struct PortSchema {
-  std::string name;                     // a repeated port is one row, "k", with repeated = true; bound as "k0", "k1"
-  uint32_t direction = 0;               // DGPU_PORT_*
+  std::string name;        // a repeated port is one row, "k", with repeated = true; bound as "k0", "k1"
+  uint32_t direction = 0;  // DGPU_PORT_*
   bool required = true;
   bool repeated = false;
   std::vector<dgpuDtype_t> dtypes;
@@ -53,11 +53,13 @@ struct RefTensor {
   std::vector<int64_t> shape;
   std::vector<double> f;
   std::vector<int64_t> i;
-  dgpuDtype_t dtype = 0;                // the port's type: rounding to it happens outside the reference
+  dgpuDtype_t dtype = 0;  // the port's type: rounding to it happens outside the reference
   bool is_int() const;
   int64_t size() const;
 };
 using RefTensors = std::map<std::string, RefTensor, std::less<>>;  // by port name; outputs come allocated and zeroed
+
+struct Decomposition;
 
 struct Schema {
   std::string name;
@@ -69,7 +71,11 @@ struct Schema {
   Status (*infer)(const OpSpec& spec, std::map<std::string, dgpuTensorDesc, std::less<>>& outputs) = nullptr;
   // Computes the bound outputs in f64. Ragged and symbolic extents are already resolved in the shapes.
   Status (*reference)(const OpSpec& spec, RefTensors& tensors) = nullptr;
-  // Rewrites the operator as simpler ones, or leaves the list empty. See decompose.h.
+  // Optional: relations between symbolic extents that `infer` cannot see (offsets has B + 1 entries). Called before
+  // each submission with all symbol values in range; allocates nothing unless it fails.
+  Status (*check)(const OpSpec& spec, const int64_t* symbols) = nullptr;
+  // Optional: rewrites the operator as simpler ones; false where it is as simple as it gets. See decompose.h.
+  bool (*decompose)(const OpSpec& spec, Decomposition& out) = nullptr;
 };
 
 // All schemas, sorted by name; the schema of one operator or null.
@@ -77,6 +83,7 @@ const std::vector<const Schema*>& all();
 const Schema* find(std::string_view name);
 
 // Accepts an attribute or port into `spec` after checking name, type and value set. Errors name operator and attribute.
+// An integer is accepted for a float.
 Status set_attr(OpSpec& spec, std::string_view name, AttrValue value);
 Status set_port(OpSpec& spec, std::string_view name, const dgpuTensorDesc& desc);
 
@@ -87,7 +94,20 @@ Status validate(OpSpec& spec);
 Status infer(const OpSpec& spec, std::string_view port, dgpuTensorDesc& out);
 // Names of the bound ports in plan order: schema order, repeated ports by number.
 std::vector<std::string> port_order(const OpSpec& spec);
-// Runs the reference on host memory: pointers in plan order, any strides and types.
+// Schema row of a bound port ("k1" gives "k"), null if there is none.
+const PortSchema* port_schema(const Schema& schema, std::string_view port);
+// Highest symbol id of the bound ports.
+uint32_t symbol_count(const OpSpec& spec);
+// Extent of dimension `i` for these symbol values.
+inline int64_t extent(const dgpuTensorDesc& d, uint32_t i, const int64_t* symbols) {
+  return d.symbols[i] ? symbols[d.symbols[i] - 1] : d.shape[i];
+}
+
+// Runs the f64 reference on tensors whose shapes are concrete: inputs and inouts must be there, shapes are checked
+// against each other, outputs that `spec` binds are made here, with the type that their port has in `spec` unless the
+// tensor is there already. Results are not rounded to the type, except where the operator's meaning says so.
+Status reference(const OpSpec& spec, RefTensors& tensors);
+// Runs the reference on host memory: pointers in plan order, any strides and types; rounds once to the outputs' types.
 Status run_reference(const OpSpec& spec, void* const* pointers, uint32_t count, const int64_t* symbols,
                      uint32_t symbol_count);
 

@@ -1,0 +1,97 @@
+// glu: gated linear unit.
+#include "ops/glu.h"
+
+#include "ops/schema.h"
+
+namespace dgpu::ops {
+
+GluFn glu_fn(const OpSpec& spec) {
+  GluFn fn;
+  const std::string name = spec.s("activation");
+  fn.activation = scalar_fn(name);
+  fn.silu = name == "silu";
+  fn.alpha = spec.f("alpha", 1);
+  fn.gate_max = spec.f("gate_max", kInf);
+  fn.up_clamp = spec.f("up_clamp", kInf);
+  fn.up_offset = spec.f("up_offset", 0);
+  return fn;
+}
+
+std::vector<AttrSchema> glu_attrs() {
+  return {need("activation", DGPU_ATTR_STRING, "function of the gate",
+               {"silu", "gelu_erf", "gelu_tanh", "relu", "sigmoid", "none"}),
+          with("alpha", 1.0, "silu is g sigmoid(alpha g)"), with("gate_max", kInf, "upper limit of the gate"),
+          with("up_clamp", kInf, "limit of the magnitude of up"),
+          with("up_offset", 0.0, "added to up after the limit")};
+}
+
+Status check_glu_attrs(const OpSpec& spec) {
+  if (spec.f("alpha", 1) != 1 && spec.s("activation") != "silu")
+    return bad_attr(spec, "alpha", "must not be set with activation={}: only silu has it", spec.s("activation"));
+  if (!(spec.f("up_clamp", kInf) >= 0))
+    return bad_attr(spec, "up_clamp", "expected at least 0, got {}", spec.f("up_clamp"));
+  return DGPU_STATUS_SUCCESS;
+}
+
+namespace schemas {
+namespace {
+
+Status infer(const OpSpec& spec, Outputs& outputs) {
+  DGPU_TRY(check_glu_attrs(spec));
+  DGPU_TRY(expect_rank(spec, "x", 1));
+  Dims shape = dims(spec, "x");
+  if (spec.s("layout") == "separate") {
+    DGPU_TRY(need_port(spec, "up", "with layout=separate"));
+    DGPU_TRY(expect_dims(spec, "up", shape, "shape of x"));
+  } else {
+    DGPU_TRY(no_port(spec, "up", "unless layout=separate"));
+    if (shape.back().symbol || shape.back().extent % 2)
+      return bad_shape(spec, "x", "expected a fixed, even last dimension (gate and up), got {}", text(shape));
+    shape.back().extent /= 2;
+  }
+  outputs["out"] = packed(dtype(spec, "x"), shape);
+  return DGPU_STATUS_SUCCESS;
+}
+
+Status reference(const OpSpec& spec, RefTensors& t) {
+  const auto& x = t.find("x")->second.f;
+  auto& out = t.find("out")->second;
+  const GluFn fn = glu_fn(spec);
+  const std::string layout = spec.s("layout");
+  const int64_t width = out.shape.back(), n = out.size();
+  if (layout == "separate") {
+    const auto& up = t.find("up")->second.f;
+    for (int64_t i = 0; i < n; ++i) out.f[i] = fn(x[i], up[i]);
+    return DGPU_STATUS_SUCCESS;
+  }
+  const bool interleaved = layout == "interleaved";
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t row = i / width * width * 2, j = i % width;
+    out.f[i] = interleaved ? fn(x[row + 2 * j], x[row + 2 * j + 1]) : fn(x[row + j], x[row + width + j]);
+  }
+  return DGPU_STATUS_SUCCESS;
+}
+
+}  // namespace
+
+const Schema& glu() {
+  static const auto* schema = [] {
+    auto attrs = glu_attrs();
+    attrs.insert(attrs.begin() + 1, need("layout", DGPU_ATTR_STRING,
+                                         "where gate and up are: two tensors, two halves of "
+                                         "the last dimension, or alternating",
+                                         {"separate", "contiguous", "interleaved"}));
+    return new Schema{"glu",
+                      1,
+                      "Gated linear unit: activation of a gate times up.",
+                      std::move(attrs),
+                      {in("x", floats(), "the gate, or gate and up"), in_opt("up", floats(), "with layout=separate"),
+                       out("out", floats(), "act(gate) up")},
+                      infer,
+                      reference};
+  }();
+  return *schema;
+}
+
+}  // namespace schemas
+}  // namespace dgpu::ops
