@@ -1,0 +1,205 @@
+// Register tiles: weights times values, and products of few query rows with keys in place. Included once per
+// instruction set.
+#if defined(DGPU_ATTENTION_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef DGPU_ATTENTION_TILES_INL_H_
+#undef DGPU_ATTENTION_TILES_INL_H_
+#else
+#define DGPU_ATTENTION_TILES_INL_H_
+#endif
+
+#include <cstring>
+
+#include "backends/cpu/attention/softmax-inl.h"
+#include "hwy/cache_control.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace dgpu::cpu::attention::HWY_NAMESPACE {
+
+// 32 vector registers hold 14 x 2 sums (4 x 4 in the narrow path), 16 hold 6 x 2 (2 x 4).
+#if HWY_TARGET == HWY_AVX3
+constexpr int kValueRows = 14, kNarrowRows = 4;
+#elif HWY_TARGET == HWY_NEON
+constexpr int kValueRows = 12, kNarrowRows = 4;
+#else
+constexpr int kValueRows = 6, kNarrowRows = 2;
+#endif
+
+template <int R>
+void values_wide(const float* HWY_RESTRICT v, int64_t ldv, const float* HWY_RESTRICT p, int64_t keys,
+                 const float* alpha, float* HWY_RESTRICT o) {
+  const D d;
+  V s0[R], s1[R];
+#pragma GCC unroll 16
+  for (int i = 0; i < R; ++i) s0[i] = s1[i] = hn::Zero(d);
+  for (int64_t k = 0; k < keys; ++k, v += ldv, p += kColumns) {
+    const V p0 = hn::LoadU(d, p);
+    const V p1 = hn::LoadU(d, p + kLanes);
+#pragma GCC unroll 16
+    for (int i = 0; i < R; ++i) {
+      const V x = hn::Set(d, v[i]);
+      s0[i] = hn::MulAdd(x, p0, s0[i]);
+      s1[i] = hn::MulAdd(x, p1, s1[i]);
+    }
+  }
+  const V a0 = hn::LoadU(d, alpha), a1 = hn::LoadU(d, alpha + kLanes);
+#pragma GCC unroll 16
+  for (int i = 0; i < R; ++i) {
+    float* row = o + i * kColumns;
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, row), a0, s0[i]), d, row);
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, row + kLanes), a1, s1[i]), d, row + kLanes);
+  }
+}
+
+inline void transpose_out(const float* o, int64_t n, int64_t count, const float* factor, float* dst, int64_t ld) {
+  for (int64_t c = 0; c < count; ++c) {
+    const float f = factor[c];
+    float* row = dst + c * ld;
+    for (int64_t i = 0; i < n; ++i) row[i] = o[i * kColumns + c] * f;
+  }
+}
+
+template <class Tag>
+HWY_INLINE V load_some(Tag tag, const typename Tag::T* p, int64_t n) {
+  typename Tag::T lanes[kLanes] = {};
+  std::memcpy(lanes, p, static_cast<size_t>(n) * sizeof(lanes[0]));
+  return conv::load(tag, lanes);
+}
+
+// Sums over the lanes of four vectors, as one block of four floats.
+HWY_INLINE void store_sums4(V a, V b, V c, V e, float* out) {
+#if HWY_TARGET == HWY_SCALAR
+  out[0] = hn::GetLane(a);
+  out[1] = hn::GetLane(b);
+  out[2] = hn::GetLane(c);
+  out[3] = hn::GetLane(e);
+#else
+  const D d;
+  const hn::RepartitionToWide<hn::RebindToUnsigned<D> > dw;
+  const V ab = hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
+  const V ce = hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e));
+  const V lower = hn::BitCast(d, hn::InterleaveLower(dw, hn::BitCast(dw, ab), hn::BitCast(dw, ce)));
+  const V upper = hn::BitCast(d, hn::InterleaveUpper(dw, hn::BitCast(dw, ab), hn::BitCast(dw, ce)));
+  const V sum = hn::Add(lower, upper);
+#if HWY_MAX_BYTES == 64
+  const hn::Half<D> dh;
+  const hn::Half<decltype(dh)> dq;
+  const auto half = hn::Add(hn::LowerHalf(dh, sum), hn::UpperHalf(dh, sum));
+  hn::StoreU(hn::Add(hn::LowerHalf(dq, half), hn::UpperHalf(dq, half)), dq, out);
+#elif HWY_MAX_BYTES == 32
+  const hn::Half<D> dh;
+  hn::StoreU(hn::Add(hn::LowerHalf(dh, sum), hn::UpperHalf(dh, sum)), dh, out);
+#else
+  hn::StoreU(sum, d, out);
+#endif
+#endif
+}
+
+template <class Tag>
+HWY_INLINE void prefetch_row(const void* row, int64_t n) {
+  constexpr int64_t kLine = 64 / sizeof(typename Tag::T);
+  const auto* p = static_cast<const typename Tag::T*>(row);
+  for (int64_t i = 0; i < n; i += kLine) hwy::Prefetch(p + i);
+}
+
+constexpr int kAhead = 12;  // keys between a prefetch and its use
+
+template <int R, class Tag>
+void scores_narrow(const float* q, int64_t ldq, const void* const* kv, int64_t count, int64_t n, float* s,
+                   int64_t lds) {
+  using T = typename Tag::T;
+  constexpr int C = 4;
+  const D d;
+  const int64_t whole = n / kLanes * kLanes;
+  for (int64_t j0 = 0; j0 < count; j0 += C) {
+    const T* k[C];
+    for (int j = 0; j < C; ++j) {
+      k[j] = static_cast<const T*>(kv[j0 + j < count ? j0 + j : count - 1]);
+      if (j0 + j + kAhead < count) prefetch_row<Tag>(kv[j0 + j + kAhead], n);
+    }
+    V sum[R][C];
+#pragma GCC unroll 4
+    for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 4
+      for (int j = 0; j < C; ++j) sum[i][j] = hn::Zero(d);
+    }
+    for (int64_t p = 0; p < whole; p += kLanes) {
+      V x[C];
+#pragma GCC unroll 4
+      for (int j = 0; j < C; ++j) x[j] = conv::load(Tag(), k[j] + p);
+#pragma GCC unroll 4
+      for (int i = 0; i < R; ++i) {
+        const V y = hn::LoadU(d, q + i * ldq + p);
+#pragma GCC unroll 4
+        for (int j = 0; j < C; ++j) sum[i][j] = hn::MulAdd(x[j], y, sum[i][j]);
+      }
+    }
+    if (whole < n) {
+#pragma GCC unroll 4
+      for (int j = 0; j < C; ++j) {
+        const V x = load_some(Tag(), k[j] + whole, n - whole);
+#pragma GCC unroll 4
+        for (int i = 0; i < R; ++i) sum[i][j] = hn::MulAdd(x, hn::LoadU(d, q + i * ldq + whole), sum[i][j]);
+      }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < R; ++i) store_sums4(sum[i][0], sum[i][1], sum[i][2], sum[i][3], s + i * lds + j0);
+  }
+}
+
+template <int R, int N, class Tag>
+HWY_INLINE void values_tile(const float* p, int64_t ldp, const void* const* v, int64_t count, int64_t at,
+                            const float* alpha, float* o, int64_t ldo) {
+  using T = typename Tag::T;
+  const D d;
+  V sum[R][N];
+#pragma GCC unroll 4
+  for (int i = 0; i < R; ++i) {
+    const V a = hn::Set(d, alpha[i]);
+#pragma GCC unroll 8
+    for (int c = 0; c < N; ++c) sum[i][c] = hn::Mul(a, hn::LoadU(d, o + i * ldo + at + c * kLanes));
+  }
+  for (int64_t j = 0; j < count; ++j) {
+    const T* row = static_cast<const T*>(v[j]) + at;
+    V x[N];
+#pragma GCC unroll 8
+    for (int c = 0; c < N; ++c) x[c] = conv::load(Tag(), row + c * kLanes);
+#pragma GCC unroll 4
+    for (int i = 0; i < R; ++i) {
+      const V w = hn::Set(d, p[i * ldp + j]);
+#pragma GCC unroll 8
+      for (int c = 0; c < N; ++c) sum[i][c] = hn::MulAdd(w, x[c], sum[i][c]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 8
+    for (int c = 0; c < N; ++c) hn::StoreU(sum[i][c], d, o + i * ldo + at + c * kLanes);
+  }
+}
+
+template <int R, class Tag>
+void values_narrow(const float* p, int64_t ldp, const void* const* v, int64_t count, int64_t dv, const float* alpha,
+                   float* o, int64_t ldo) {
+  constexpr int N = 4;
+  int64_t at = 0;
+  for (; at + N * kLanes <= dv; at += N * kLanes) values_tile<R, N, Tag>(p, ldp, v, count, at, alpha, o, ldo);
+  for (; at + kLanes <= dv; at += kLanes) values_tile<R, 1, Tag>(p, ldp, v, count, at, alpha, o, ldo);
+  if (at == dv) return;
+  const D d;
+  for (int i = 0; i < R; ++i) {
+    float lanes[kLanes] = {};
+    const size_t bytes = static_cast<size_t>(dv - at) * sizeof(float);
+    std::memcpy(lanes, o + i * ldo + at, bytes);
+    V sum = hn::Mul(hn::Set(d, alpha[i]), hn::LoadU(d, lanes));
+    for (int64_t j = 0; j < count; ++j) {
+      const auto* row = static_cast<const typename Tag::T*>(v[j]) + at;
+      sum = hn::MulAdd(hn::Set(d, p[i * ldp + j]), load_some(Tag(), row, dv - at), sum);
+    }
+    hn::StoreU(sum, d, lanes);
+    std::memcpy(o + i * ldo + at, lanes, bytes);
+  }
+}
+
+}  // namespace dgpu::cpu::attention::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
