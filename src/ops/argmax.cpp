@@ -1,4 +1,5 @@
 // argmax: index of the largest of each row.
+#include "ops/decompose.h"
 #include "ops/order.h"
 #include "ops/schema.h"
 
@@ -35,6 +36,22 @@ Status reference(const OpSpec&, RefTensors& t) {
   return DGPU_STATUS_SUCCESS;
 }
 
+bool decompose(const OpSpec& spec, Decomposition& out) {
+  dgpuTensorDesc indices = desc(spec, "out");
+  if (indices.rank == DGPU_MAX_RANK) return false;
+  indices.shape[indices.rank] = 1;
+  indices.strides[indices.rank] = 1;
+  indices.symbols[indices.rank++] = 0;
+  const std::string values = add_temp(out, dtype(spec, "x"), indices);
+  StepBuilder(spec, out, "top_k")
+      .attr("k", int64_t{1})
+      .bind("x", "x")
+      .bind("values", values)
+      .bind_view("indices", "out", indices, 0)
+      .add();
+  return true;
+}
+
 }  // namespace
 
 const Schema& argmax() {
@@ -46,7 +63,8 @@ const Schema& argmax() {
                  {in("x", floats(), "rows"), out("out", integers(), "index in the last dimension")},
                  infer,
                  reference,
-                 check};
+                 check,
+                 decompose};
   return *schema;
 }
 

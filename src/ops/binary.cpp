@@ -11,24 +11,24 @@ bool integer_fn(std::string_view fn) { return fn != "div" && fn != "pow"; }
 bool float_fn(std::string_view fn) { return fn != "floordiv" && fn != "mod"; }
 
 Status infer(const OpSpec& spec, Outputs& outputs) {
-  const bool ints = !is_float(dtype(spec, "a"));
+  const bool ints = !dtype_is_float(dtype(spec, "a"));
   const std::string fn = spec.s("fn");
   if (ints && !integer_fn(fn))
-    return bad_dtype(spec, "a", "fn={} expects floats, got {}", fn, dtype_text(dtype(spec, "a")));
+    return bad_dtype(spec, "a", "fn={} expects floats, got {}", fn, dtype_name(dtype(spec, "a")));
   if (!ints && !float_fn(fn))
-    return bad_dtype(spec, "a", "fn={} expects integers, got {}", fn, dtype_text(dtype(spec, "a")));
+    return bad_dtype(spec, "a", "fn={} expects integers, got {}", fn, dtype_name(dtype(spec, "a")));
   Dims shape = dims(spec, "a");
   if (!spec.bound("b")) {
     DGPU_TRY(need_attr(spec, "scalar", "without port b"));
     const double s = spec.f("scalar");
     if (ints && (s != std::floor(s) || std::fabs(s) > 9007199254740992.0))
-      return bad_attr(spec, "scalar", "expected an integer as a is {}, got {}", dtype_text(dtype(spec, "a")), s);
+      return bad_attr(spec, "scalar", "expected an integer as a is {}, got {}", dtype_name(dtype(spec, "a")), s);
     if (s == 0 && (fn == "floordiv" || fn == "mod")) return bad_attr(spec, "scalar", "expected not 0 for fn={}", fn);
   } else {
     if (spec.has("scalar")) return bad_attr(spec, "scalar", "must not be set when port b is bound");
-    if (is_float(dtype(spec, "b")) == ints)
+    if (dtype_is_float(dtype(spec, "b")) == ints)
       return bad_dtype(spec, "b", "expected {} like a, got {}", ints ? "integers" : "floats",
-                       dtype_text(dtype(spec, "b")));
+                       dtype_name(dtype(spec, "b")));
     if (!broadcast(dims(spec, "a"), dims(spec, "b"), shape))
       return bad_shape(spec, "b", "{} does not broadcast with a {}", text(dims(spec, "b")), text(dims(spec, "a")));
   }

@@ -10,19 +10,16 @@ namespace dgpu::ops {
 
 namespace {
 
-// A binary floating-point format narrower than f64: sign, exponent, mantissa.
+// A floating-point format of 8 or 4 bits: sign, exponent, mantissa. Values beyond the largest become the largest.
 struct Format {
   int exponent_bits;
   int mantissa_bits;
   bool infinity;  // all exponent bits set means infinity and NaN, as in IEEE 754
-  bool saturate;  // finite values beyond the largest become the largest
   double largest;
 };
-constexpr Format kF16{5, 10, true, false, 65504.0};
-constexpr Format kBf16{8, 7, true, false, 3.38953138925153547590470800371487866880e38};
-constexpr Format kF8E4M3{4, 3, false, true, 448.0};  // OCP e4m3fn: one NaN pattern, no infinity
-constexpr Format kF8E5M2{5, 2, true, true, 57344.0};
-constexpr Format kF4E2M1{2, 1, false, true, 6.0};  // no NaN either
+constexpr Format kF8E4M3{4, 3, false, 448.0};  // OCP e4m3fn: one NaN pattern, no infinity
+constexpr Format kF8E5M2{5, 2, true, 57344.0};
+constexpr Format kF4E2M1{2, 1, false, 6.0};  // no NaN either
 
 double decode(const Format& f, uint32_t bits) {
   const int bias = (1 << (f.exponent_bits - 1)) - 1;
@@ -60,10 +57,7 @@ uint32_t encode(const Format& f, double value) {
   }
   double magnitude = std::fabs(value);
   if (!std::isinf(magnitude)) magnitude = nearest(f, magnitude);
-  if (magnitude > f.largest) {
-    if (!f.saturate) return sign | top;
-    magnitude = f.largest;
-  }
+  if (magnitude > f.largest) magnitude = f.largest;
   if (magnitude == 0) return sign;
   const int bias = (1 << (f.exponent_bits - 1)) - 1;
   int exponent = 0;
@@ -106,17 +100,6 @@ uint8_t encode_e8m0(double v) {
 
 }  // namespace
 
-uint32_t dtype_bits(dgpuDtype_t dtype) {
-  switch (dtype) {
-#define DGPU_DTYPE_ROW(name, value, bits, text) \
-  case value:                                   \
-    return bits;
-    DGPU_DTYPE_LIST(DGPU_DTYPE_ROW)
-#undef DGPU_DTYPE_ROW
-  }
-  return 0;
-}
-
 double load_float(dgpuDtype_t dtype, const void* base, int64_t index) {
   switch (dtype) {
     case DGPU_DTYPE_F64:
@@ -124,9 +107,9 @@ double load_float(dgpuDtype_t dtype, const void* base, int64_t index) {
     case DGPU_DTYPE_F32:
       return read<float>(base, index);
     case DGPU_DTYPE_BF16:
-      return std::bit_cast<float>(static_cast<uint32_t>(read<uint16_t>(base, index)) << 16);
+      return bf16_to_f32(read<uint16_t>(base, index));
     case DGPU_DTYPE_F16:
-      return decode(kF16, read<uint16_t>(base, index));
+      return f16_to_f32(read<uint16_t>(base, index));
     case DGPU_DTYPE_F8E4M3:
       return decode(kF8E4M3, read<uint8_t>(base, index));
     case DGPU_DTYPE_F8E5M2:
@@ -170,9 +153,9 @@ void store_float(dgpuDtype_t dtype, void* base, int64_t index, double v) {
     case DGPU_DTYPE_F32:
       return write<float>(base, index, to_f32(v));
     case DGPU_DTYPE_BF16:
-      return write<uint16_t>(base, index, static_cast<uint16_t>(encode(kBf16, v)));
+      return write<uint16_t>(base, index, f64_to_bf16(v));
     case DGPU_DTYPE_F16:
-      return write<uint16_t>(base, index, static_cast<uint16_t>(encode(kF16, v)));
+      return write<uint16_t>(base, index, f64_to_f16(v));
     case DGPU_DTYPE_F8E4M3:
       return write<uint8_t>(base, index, static_cast<uint8_t>(encode(kF8E4M3, v)));
     case DGPU_DTYPE_F8E5M2:

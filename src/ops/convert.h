@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "dgpu/types.h"
+#include "base/dtype.h"
 
 namespace dgpu::ops {
 
@@ -17,7 +17,5 @@ void store_int(dgpuDtype_t dtype, void* base, int64_t index, int64_t value);
 double round_to(dgpuDtype_t dtype, double value);
 // Truncates towards zero and saturates at the type's limits; NaN gives 0. bool: 1 unless 0.
 int64_t float_to_int(dgpuDtype_t dtype, double value);
-
-uint32_t dtype_bits(dgpuDtype_t dtype);
 
 }  // namespace dgpu::ops

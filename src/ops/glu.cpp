@@ -1,6 +1,7 @@
 // glu: gated linear unit.
 #include "ops/glu.h"
 
+#include "ops/decompose.h"
 #include "ops/schema.h"
 
 namespace dgpu::ops {
@@ -72,6 +73,47 @@ Status reference(const OpSpec& spec, RefTensors& t) {
   return DGPU_STATUS_SUCCESS;
 }
 
+// Limits, activation and product one after the other, in f32.
+bool decompose(const OpSpec& spec, Decomposition& out) {
+  const GluFn fn = glu_fn(spec);
+  const std::string layout = spec.s("layout");
+  dgpuTensorDesc half = desc(spec, "x");
+  const uint32_t last = half.rank - 1;
+  const int64_t width = half.shape[last] / 2, stride = half.strides[last];
+  if (layout != "separate") half.shape[last] = width;
+  if (layout == "interleaved") half.strides[last] = 2 * stride;
+  const std::string g = add_temp(out, DGPU_DTYPE_F32, half), u = add_temp(out, DGPU_DTYPE_F32, half);
+  StepBuilder(spec, out, "cast").bind_view("x", "x", half, 0).bind("out", g).add();
+  if (layout == "separate")
+    StepBuilder(spec, out, "cast").bind("x", "up").bind("out", u).add();
+  else
+    StepBuilder(spec, out, "cast")
+        .bind_view("x", "x", half, layout == "interleaved" ? stride : width * stride)
+        .bind("out", u)
+        .add();
+  const auto scalar = [&](const char* f, std::string_view tensor, double value, std::string_view to) {
+    StepBuilder step(spec, out, "binary");
+    step.attr("fn", std::string(f)).attr("scalar", value).bind("a", tensor).bind("out", to).add();
+  };
+  if (fn.gate_max != kInf) scalar("min", g, fn.gate_max, g);
+  if (fn.up_clamp != kInf) {
+    scalar("min", u, fn.up_clamp, u);
+    scalar("max", u, -fn.up_clamp, u);
+  }
+  if (fn.up_offset != 0) scalar("add", u, fn.up_offset, u);
+  std::string act = g;
+  if (fn.silu) {
+    act = add_temp(out, DGPU_DTYPE_F32, half);
+    scalar("mul", g, fn.alpha, act);
+    StepBuilder(spec, out, "unary").attr("fn", std::string("sigmoid")).bind("x", act).bind("out", act).add();
+    StepBuilder(spec, out, "binary").attr("fn", std::string("mul")).bind("a", g).bind("b", act).bind("out", act).add();
+  } else if (spec.s("activation") != "none") {
+    StepBuilder(spec, out, "unary").attr("fn", spec.s("activation")).bind("x", g).bind("out", g).add();
+  }
+  StepBuilder(spec, out, "binary").attr("fn", std::string("mul")).bind("a", act).bind("b", u).bind("out", "out").add();
+  return true;
+}
+
 }  // namespace
 
 const Schema& glu() {
@@ -88,7 +130,9 @@ const Schema& glu() {
                       {in("x", floats(), "the gate, or gate and up"), in_opt("up", floats(), "with layout=separate"),
                        out("out", floats(), "act(gate) up")},
                       infer,
-                      reference};
+                      reference,
+                      nullptr,
+                      decompose};
   }();
   return *schema;
 }

@@ -1,6 +1,7 @@
 // layer_norm: normalisation by mean and variance over the last dimension.
 #include <cmath>
 
+#include "ops/decompose.h"
 #include "ops/schema.h"
 
 namespace dgpu::ops::schemas {
@@ -36,6 +37,47 @@ Status reference(const OpSpec& spec, RefTensors& t) {
   return DGPU_STATUS_SUCCESS;
 }
 
+bool decompose(const OpSpec& spec, Decomposition& out) {
+  const auto& x = desc(spec, "x");
+  dgpuTensorDesc row = x;
+  row.shape[x.rank - 1] = 1;
+  row.symbols[x.rank - 1] = 0;
+  if (x.symbols[x.rank - 1] || x.shape[x.rank - 1] == 0) return false;
+  const std::string mean = add_temp(out, DGPU_DTYPE_F32, row), var = add_temp(out, DGPU_DTYPE_F32, row);
+  const std::string centred = add_temp(out, DGPU_DTYPE_F32, x), square = add_temp(out, DGPU_DTYPE_F32, x);
+  const auto reduce = [&](std::string_view from, std::string_view to) {
+    StepBuilder(spec, out, "reduce")
+        .attr("fn", std::string("mean"))
+        .attr("axes", std::vector<int64_t>{-1})
+        .attr("keepdims", true)
+        .bind("x", from)
+        .bind("out", to)
+        .add();
+  };
+  const auto binary = [&](const char* fn, std::string_view a, std::string_view b, std::string_view to) {
+    StepBuilder(spec, out, "binary").attr("fn", std::string(fn)).bind("a", a).bind("b", b).bind("out", to).add();
+  };
+  const auto unary = [&](const char* fn, std::string_view from, std::string_view to) {
+    StepBuilder(spec, out, "unary").attr("fn", std::string(fn)).bind("x", from).bind("out", to).add();
+  };
+  const bool weight = spec.bound("weight"), bias = spec.bound("bias");
+  reduce("x", mean);
+  binary("sub", "x", mean, centred);
+  unary("square", centred, square);
+  reduce(square, var);
+  StepBuilder(spec, out, "binary")
+      .attr("fn", std::string("add"))
+      .attr("scalar", spec.f("eps"))
+      .bind("a", var)
+      .bind("out", var)
+      .add();
+  unary("rsqrt", var, var);
+  binary("mul", centred, var, weight || bias ? centred : "out");
+  if (weight) binary("mul", centred, "weight", bias ? centred : "out");
+  if (bias) binary("add", centred, "bias", "out");
+  return true;
+}
+
 }  // namespace
 
 const Schema& layer_norm() {
@@ -47,7 +89,9 @@ const Schema& layer_norm() {
                  {in("x", floats(), "rows"), in_opt("weight", floats(), "factor per column"),
                   in_opt("bias", floats(), "summand per column"), out("out", floats(), "normalised rows")},
                  infer,
-                 reference};
+                 reference,
+                 nullptr,
+                 decompose};
   return *schema;
 }
 

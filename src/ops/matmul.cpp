@@ -1,5 +1,6 @@
 // matmul: matrix product with an epilogue.
 #include "ops/broadcast.h"
+#include "ops/decompose.h"
 #include "ops/ref_math.h"
 #include "ops/schema.h"
 
@@ -103,6 +104,35 @@ Status reference(const OpSpec& spec, RefTensors& t) {
   return DGPU_STATUS_SUCCESS;
 }
 
+// Takes the last step of the epilogue off.
+bool decompose(const OpSpec& spec, Decomposition& out) {
+  const std::string activation = spec.s("activation", "none");
+  const char* last = spec.bound("residual") ? "residual"
+                     : spec.bound("gate")   ? "gate"
+                     : activation != "none" ? "activation"
+                     : spec.bound("bias")   ? "bias"
+                                            : nullptr;
+  if (!last) return false;
+  const std::string_view peeled = last;
+  const std::string inner = add_temp(out, DGPU_DTYPE_F32, desc(spec, "out"));
+  StepBuilder product(spec, out, "matmul");
+  product.bind("a", "a").bind("b", "b").bind("out", inner).copy_attr("transpose_a").copy_attr("transpose_b");
+  if (peeled != "activation") product.copy_attr("activation");
+  for (const char* port : {"bias", "gate", "residual"})
+    if (peeled != port) product.bind_if(port, port);
+  product.add();
+  if (peeled == "activation")
+    StepBuilder(spec, out, "unary").attr("fn", activation).bind("x", inner).bind("out", "out").add();
+  else
+    StepBuilder(spec, out, "binary")
+        .attr("fn", std::string(peeled == "gate" ? "mul" : "add"))
+        .bind("a", inner)
+        .bind("b", peeled)
+        .bind("out", "out")
+        .add();
+  return true;
+}
+
 }  // namespace
 
 const Schema& matmul() {
@@ -117,7 +147,9 @@ const Schema& matmul() {
        in_opt("gate", floats(), "factor after the activation"), in_opt("residual", floats(), "added last"),
        out("out", floats(), "[..., M, N]; may be gate or residual")},
       infer,
-      reference};
+      reference,
+      nullptr,
+      decompose};
   return *schema;
 }
 

@@ -40,7 +40,7 @@ std::vector<int64_t> OpSpec::ints(std::string_view attr) const {
   return v ? *v : std::vector<int64_t>{};
 }
 
-bool RefTensor::is_int() const { return !is_float(dtype); }
+bool RefTensor::is_int() const { return !dtype_is_float(dtype); }
 int64_t RefTensor::size() const {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<int64_t>());
 }
@@ -91,17 +91,6 @@ bool overlaps(const dgpuTensorDesc& d) {
   return false;
 }
 
-uint32_t bits_of(dgpuDtype_t dtype) {
-  switch (dtype) {
-#define DGPU_DTYPE_ROW(name, value, bits, text) \
-  case value:                                   \
-    return bits;
-    DGPU_DTYPE_LIST(DGPU_DTYPE_ROW)
-#undef DGPU_DTYPE_ROW
-  }
-  return 0;
-}
-
 Status check_extents(const OpSpec& spec, std::string_view port, const dgpuTensorDesc& d) {
   constexpr int64_t kLimit = int64_t{1} << 47;  // elements that a tensor may span: no address space is larger
   int64_t reach = 1;
@@ -121,7 +110,7 @@ Status check_extents(const OpSpec& spec, std::string_view port, const dgpuTensor
 
 Status check_desc(const OpSpec& spec, std::string_view port, const PortSchema& row, const dgpuTensorDesc& d) {
   if (std::find(row.dtypes.begin(), row.dtypes.end(), d.dtype) == row.dtypes.end())
-    return bad_dtype(spec, port, "expected {}, got {}", dtypes_text(row.dtypes), dtype_text(d.dtype));
+    return bad_dtype(spec, port, "expected {}, got {}", dtypes_text(row.dtypes), dtype_name(d.dtype));
   if (d.rank > DGPU_MAX_RANK) return bad_shape(spec, port, "expected rank 0 to {}, got {}", DGPU_MAX_RANK, d.rank);
   if (d.layout != 0) return bad_shape(spec, port, "expected layout 0 (strided), got {}", d.layout);
   if (d.flags != 0) return bad_shape(spec, port, "expected flags 0, got {}", d.flags);
@@ -133,8 +122,8 @@ Status check_desc(const OpSpec& spec, std::string_view port, const PortSchema& r
   for (uint32_t i = 0; i < d.rank; ++i)
     if (d.symbols[i] > kSymbols)
       return bad_shape(spec, port, "symbols[{}] = {}: expected 0 to {}", i, d.symbols[i], kSymbols);
-  if (bits_of(d.dtype) < 8 && d.rank > 0 && d.shape[d.rank - 1] > 1 && d.strides[d.rank - 1] != 1)
-    return bad_shape(spec, port, "expected innermost stride 1 for {}, got {}", dtype_text(d.dtype),
+  if (dtype_bits(d.dtype) < 8 && d.rank > 0 && d.shape[d.rank - 1] > 1 && d.strides[d.rank - 1] != 1)
+    return bad_shape(spec, port, "expected innermost stride 1 for {}, got {}", dtype_name(d.dtype),
                      d.strides[d.rank - 1]);
   if (row.direction != DGPU_PORT_IN && overlaps(d))
     return bad_shape(spec, port, "strides let elements of an output overlap: shape {}", text(dims(one, port)));
@@ -224,9 +213,9 @@ Status check_outputs(const OpSpec& spec, const Schema& schema, const Outputs& ou
     Dims want(it->second.rank);
     for (uint32_t i = 0; i < it->second.rank; ++i) want[i] = {it->second.shape[i], it->second.symbols[i]};
     DGPU_TRY(expect_dims(spec, row.name, want, "from the inputs"));
-    if (is_float(it->second.dtype) != is_float(dtype(spec, row.name)))
-      return bad_dtype(spec, row.name, "expected the kind of {}, got {}", dtype_text(it->second.dtype),
-                       dtype_text(dtype(spec, row.name)));
+    if (dtype_is_float(it->second.dtype) != dtype_is_float(dtype(spec, row.name)))
+      return bad_dtype(spec, row.name, "expected the kind of {}, got {}", dtype_name(it->second.dtype),
+                       dtype_name(dtype(spec, row.name)));
   }
   return DGPU_STATUS_SUCCESS;
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/decompose.h"
 #include "ops/schema.h"
 
 namespace dgpu::ops::schemas {
@@ -91,6 +92,36 @@ Status reference(const OpSpec& spec, RefTensors& t) {
   return DGPU_STATUS_SUCCESS;
 }
 
+// mean: a sum times 1/n; sum_sq: a sum of squares.
+bool decompose(const OpSpec& spec, Decomposition& out) {
+  const std::string fn = spec.s("fn");
+  StepBuilder sum(spec, out, "reduce");
+  sum.attr("fn", std::string("sum")).copy_attr("axes").copy_attr("keepdims");
+  if (fn == "sum_sq") {
+    const std::string square = add_temp(out, DGPU_DTYPE_F32, desc(spec, "x"));
+    StepBuilder(spec, out, "unary").attr("fn", std::string("square")).bind("x", "x").bind("out", square).add();
+    sum.bind("x", square).bind("out", "out").add();
+    return true;
+  }
+  const auto& x = desc(spec, "x");
+  std::vector<bool> reduced;
+  if (fn != "mean" || reduced_axes(spec, x.rank, reduced) < 0) return false;
+  int64_t count = 1;
+  for (uint32_t i = 0; i < x.rank; ++i) {
+    if (reduced[i] && x.symbols[i]) return false;
+    if (reduced[i]) count *= x.shape[i];
+  }
+  const std::string total = add_temp(out, DGPU_DTYPE_F32, desc(spec, "out"));
+  sum.bind("x", "x").bind("out", total).add();
+  StepBuilder(spec, out, "binary")
+      .attr("fn", std::string("div"))
+      .attr("scalar", static_cast<double>(count))
+      .bind("a", total)
+      .bind("out", "out")
+      .add();
+  return true;
+}
+
 }  // namespace
 
 const Schema& reduce() {
@@ -104,7 +135,8 @@ const Schema& reduce() {
                  {in("x", floats(), "source"), out("out", floats(), "the reductions")},
                  infer,
                  reference,
-                 check};
+                 check,
+                 decompose};
   return *schema;
 }
 

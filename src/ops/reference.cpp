@@ -28,9 +28,9 @@ Status check_input(const OpSpec& spec, const std::string& port, const PortSchema
   const auto it = tensors.find(port);
   if (it == tensors.end()) return bad_shape(spec, port, "is bound, but no tensor was given");
   const auto& t = it->second;
-  const auto kind = [&](dgpuDtype_t d) { return is_float(d) == !t.is_int(); };
+  const auto kind = [&](dgpuDtype_t d) { return dtype_is_float(d) == !t.is_int(); };
   if (std::none_of(row->dtypes.begin(), row->dtypes.end(), kind))
-    return bad_dtype(spec, port, "expected {}, got {}", dtypes_text(row->dtypes), dtype_text(t.dtype));
+    return bad_dtype(spec, port, "expected {}, got {}", dtypes_text(row->dtypes), dtype_name(t.dtype));
   const auto have = static_cast<int64_t>(t.is_int() ? t.i.size() : t.f.size());
   if (t.shape.size() > DGPU_MAX_RANK || have != t.size())
     return bad_shape(spec, port, "expected {} elements for its shape, got {}", t.size(), have);

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "ops/convert.h"
+#include "ops/decompose.h"
 #include "ops/schema.h"
 
 namespace dgpu::ops::schemas {
@@ -52,6 +53,29 @@ Status reference(const OpSpec& spec, RefTensors& t) {
   return DGPU_STATUS_SUCCESS;
 }
 
+// Adds the residual first, then normalises the sum.
+bool decompose(const OpSpec& spec, Decomposition& out) {
+  if (!spec.bound("residual") && !spec.bound("sum")) return false;
+  const dgpuDtype_t x_type = dtype(spec, "x"), sum_type = spec.bound("sum") ? dtype(spec, "sum") : x_type;
+  if (spec.bound("residual") && spec.s("cast") == "before_weight" && sum_type != x_type) return false;
+  std::string sum = "x";
+  if (spec.bound("residual")) {
+    sum = spec.bound("sum") ? "sum" : add_temp(out, x_type, desc(spec, "x"));
+    StepBuilder(spec, out, "binary")
+        .attr("fn", std::string("add"))
+        .bind("a", "x")
+        .bind("b", "residual")
+        .bind("out", sum)
+        .add();
+  } else {
+    StepBuilder(spec, out, "cast").bind("x", "x").bind("out", "sum").add();
+  }
+  StepBuilder norm(spec, out, "rms_norm");
+  for (const char* attr : {"eps", "weight_offset", "cast"}) norm.copy_attr(attr);
+  norm.bind("x", sum).bind_if("weight", "weight").bind("out", "out").add();
+  return true;
+}
+
 }  // namespace
 
 const Schema& rms_norm() {
@@ -69,7 +93,9 @@ const Schema& rms_norm() {
                   in_opt("residual", floats(), "added to x first"), out("out", floats(), "normalised rows"),
                   out_opt("sum", floats(), "x + residual")},
                  infer,
-                 reference};
+                 reference,
+                 nullptr,
+                 decompose};
   return *schema;
 }
 

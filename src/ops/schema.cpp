@@ -121,24 +121,11 @@ std::string attr_text(const AttrValue& value) {
   return std::visit(Text{}, value);
 }
 
-const char* dtype_text(dgpuDtype_t dtype) {
-  switch (dtype) {
-#define DGPU_DTYPE_ROW(name, value, bits, text) \
-  case value:                                   \
-    return text;
-    DGPU_DTYPE_LIST(DGPU_DTYPE_ROW)
-#undef DGPU_DTYPE_ROW
-  }
-  return "none";
-}
-
 std::string dtypes_text(const Dtypes& dtypes) {
   std::string out;
-  for (const auto d : dtypes) out += fmt::format("{}{}", out.empty() ? "" : " ", dtype_text(d));
+  for (const auto d : dtypes) out += fmt::format("{}{}", out.empty() ? "" : " ", dtype_name(d));
   return out;
 }
-
-bool is_float(dgpuDtype_t dtype) { return dtype >= DGPU_DTYPE_F32 && dtype <= DGPU_DTYPE_F4E2M1; }
 
 Status fail_op(Status status, const OpSpec& spec, std::string_view kind, std::string_view name, std::string_view text) {
   fail(status, name, "{}: {} {}: {}", spec.name, kind, name, text);

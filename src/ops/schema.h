@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/dtype.h"
 #include "ops/registry.h"
 
 namespace dgpu::ops {
@@ -40,9 +41,7 @@ PortSchema repeated(PortSchema row);
 uint32_t attr_type(const AttrValue& value);     // DGPU_ATTR_*
 const char* attr_type_name(uint32_t type);      // "int"
 std::string attr_text(const AttrValue& value);  // as in an error message
-const char* dtype_text(dgpuDtype_t dtype);
 std::string dtypes_text(const Dtypes& dtypes);  // "f32 bf16 f16 f64"
-bool is_float(dgpuDtype_t dtype);
 
 // ---- Errors: "rms_norm: attribute eps: ..."
 // --------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 // softmax over one axis.
 #include <cmath>
 
+#include "ops/decompose.h"
 #include "ops/schema.h"
 
 namespace dgpu::ops::schemas {
@@ -36,6 +37,46 @@ Status reference(const OpSpec& spec, RefTensors& t) {
   return DGPU_STATUS_SUCCESS;
 }
 
+// By maximum, exponential and sum; a row of -inf gives 0 / tiny.
+bool decompose(const OpSpec& spec, Decomposition& out) {
+  const auto& x = desc(spec, "x");
+  uint32_t axis = 0;
+  if (normal_axis(spec, "axis", spec.i("axis"), x.rank, axis) < 0 || x.symbols[axis] || x.shape[axis] == 0)
+    return false;
+  dgpuTensorDesc row = x;
+  row.shape[axis] = 1;
+  const std::string top = add_temp(out, DGPU_DTYPE_F32, row), sum = add_temp(out, DGPU_DTYPE_F32, row);
+  const std::string e = add_temp(out, DGPU_DTYPE_F32, x);
+  const auto reduce = [&](const char* fn, std::string_view from, std::string_view to) {
+    StepBuilder(spec, out, "reduce")
+        .attr("fn", std::string(fn))
+        .attr("axes", std::vector<int64_t>{axis})
+        .attr("keepdims", true)
+        .bind("x", from)
+        .bind("out", to)
+        .add();
+  };
+  const auto at_least = [&](std::string_view tensor, double low) {
+    StepBuilder(spec, out, "binary")
+        .attr("fn", std::string("max"))
+        .attr("scalar", low)
+        .bind("a", tensor)
+        .bind("out", tensor)
+        .add();
+  };
+  const auto binary = [&](const char* fn, std::string_view a, std::string_view b, std::string_view to) {
+    StepBuilder(spec, out, "binary").attr("fn", std::string(fn)).bind("a", a).bind("b", b).bind("out", to).add();
+  };
+  reduce("max", "x", top);
+  at_least(top, -3e38);
+  binary("sub", "x", top, e);
+  StepBuilder(spec, out, "unary").attr("fn", std::string("exp")).bind("x", e).bind("out", e).add();
+  reduce("sum", e, sum);
+  at_least(sum, 1e-30);
+  binary("div", e, sum, "out");
+  return true;
+}
+
 }  // namespace
 
 const Schema& softmax() {
@@ -46,7 +87,9 @@ const Schema& softmax() {
                  {with("axis", int64_t{-1}, "the axis; negative counts from the end")},
                  {in("x", floats(), "logits"), out("out", floats(), "probabilities; a row of -inf gives zeros")},
                  infer,
-                 reference};
+                 reference,
+                 nullptr,
+                 decompose};
   return *schema;
 }
 
