@@ -26,9 +26,8 @@ class Device final : public Object {
  public:
   static constexpr Kind kKind = Kind::device;
   Device(Backend& backend, uint32_t index, const dgpuDeviceInfo& info);
-  ~Device() override;
 
-  // Lives as long as the device.
+  // Lives as long as the device: the registry keeps a backend until nobody else holds one of its devices.
   Backend& backend() const { return backend_; }
   const Table& table() const;
   // Entries that every backend has: allocate and free; create, destroy, submit and reset. The rest may be null.
@@ -66,7 +65,8 @@ class Device final : public Object {
   void metric(uint32_t id, dgpuMetric& out);
   // Link to another device, which may belong to another backend.
   Status link(Device& to, dgpuLinkInfo& out);
-  // Registry only: nobody uses it any more. Destroys room state, closes the backend's device.
+  // Registry only: nobody uses it any more. drop_state destroys room state, close also closes the backend's device.
+  void drop_state() noexcept { states_.clear(); }
   void close() noexcept;
 
  private:

@@ -11,12 +11,16 @@
 
 namespace dgpu::backend {
 
+class Registry;
+
 class Backend final : public Object {
  public:
   static constexpr Kind kKind = Kind::backend;
-  Backend(std::string path, void* code, bool built_in);
+  // Takes over `code`, the dlopen handle (null if built in).
+  Backend(Registry& registry, std::string path, void* code, bool built_in);
   ~Backend() override;
 
+  Registry& registry() const { return registry_; }
   const std::string& name() const { return name_; }
   const std::string& version() const { return version_; }
   const std::string& vendor() const { return vendor_; }
@@ -25,22 +29,28 @@ class Backend final : public Object {
   uint32_t abi_minor() const { return abi_minor_; }  // negotiated; the major is the core's
   const Table& table() const { return table_; }
   void* instance() const { return instance_; }  // first argument of the device, op and telemetry entries
+  // For RuntimeLink and MemoryLink; others ask Registry::devices(), which leaves out what is being unloaded.
   const std::vector<Ref<Device>>& devices() const { return devices_; }
+  uint32_t device_count() const { return device_count_; }
   // What it can run; empty without an op group. Lives as long as the backend.
   const std::vector<const dgpuBackendClaim*>& claims() const { return claims_; }
+  // Passes a plugin's status on; gives a failure that the plugin did not explain a text, and adds the backend's name.
+  Status checked(Status status, const char* entry);
   // True while it is being unloaded: nothing new may start on its devices.
   bool closing() const { return closing_.load(std::memory_order_acquire); }
 
  private:
   friend class Registry;
-  Status start(dgpuBackendQueryFunction query);  // negotiate, initialise, list devices
-  Status check_table(const dgpuBackendTable& plugin);
+  Status negotiate(dgpuBackendQueryFunction query);
+  Status start();  // initialise, list devices and claims, publish handles
   Status list_devices();
+  void list_claims();
   bool in_use() const;   // someone besides the registry holds one of its devices
   void stop() noexcept;  // closes devices, shuts the plugin down, unmaps its code
 
-  std::string path_;
-  void* code_;  // dlopen handle
+  Registry& registry_;
+  const std::string path_;
+  void* code_;
   const bool built_in_;
   std::string name_, version_, vendor_;
   uint32_t abi_minor_ = 0;
@@ -49,9 +59,10 @@ class Backend final : public Object {
   void* instance_ = nullptr;
   bool initialized_ = false;
   std::vector<Ref<Device>> devices_;
+  uint32_t device_count_ = 0;
   std::vector<const dgpuBackendClaim*> claims_;
   std::atomic<bool> closing_{false};
-  Ref<HandleScope> scope_ = HandleScope::create();
+  const Ref<HandleScope> scope_ = HandleScope::create();
 };
 
 struct Attempt {
@@ -64,7 +75,7 @@ class Registry final : public LibraryState {
  public:
   Registry() = default;
   ~Registry() override;
-  void stop() noexcept override;
+  void stop() noexcept override;  // drops room state of all devices; plugins go with the destructor
 
   // Loaded backends in load order; discovers on first use. The references keep code mapped while they are held.
   std::vector<Ref<Backend>> backends();
@@ -86,12 +97,14 @@ class Registry final : public LibraryState {
 
  private:
   void discover();
-  void discover_directory(const std::string& directory);
-  Status load_manifest(const std::string& path, Ref<Backend>& out);
-  Status load_library(const std::string& path, const std::string& expected_name, Ref<Backend>& out);
-  Status add(Ref<Backend> backend, dgpuBackendQueryFunction query);
+  void discover_directory(const std::string& directory, bool explicitly);
+  Status load_file(const std::string& path, bool explicitly, std::string& name, Ref<Backend>& out);
+  Status load_manifest(const std::string& path, bool explicitly, std::string& name, Ref<Backend>& out);
+  Status load_library(const std::string& path, std::string& name, Ref<Backend>& out);
+  Status add(Ref<Backend> backend, dgpuBackendQueryFunction query, const std::string& expected_name);
+  Status check_name_free(const std::string& name);
   void note(const std::string& path, const std::string& name, Status status);
-  void reap(uint64_t deadline);  // stops unloaded backends that nobody uses any more
+  bool reap(uint64_t deadline);  // stops unloaded backends that nobody uses any more; true if none is left
 
   std::mutex loading_;  // one load or unload at a time; held while plugins initialise, never taken by entries of theirs
   std::mutex mutex_;    // the lists

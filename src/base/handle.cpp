@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <new>
+#include <string>
 
 #include "base/library.h"
 
@@ -258,6 +259,12 @@ void handles_after_fork() {
   objects_alive.store(0, std::memory_order_relaxed);
 }
 
+namespace {
+const char* article(Kind kind) {
+  return kind == Kind::event || kind == Kind::op_desc || kind == Kind::op_plan ? "an" : "a";
+}
+}  // namespace
+
 const char* kind_name(Kind kind) {
   static const char* const names[] = {"?",      "backend", "device",  "context", "timeline", "stream",   "event",
                                       "kernel", "op desc", "op plan", "model",   "session",  "sequence", "report"};
@@ -267,25 +274,25 @@ const char* kind_name(Kind kind) {
 
 Status handle_detail::explain(uint64_t handle, Kind wanted, const char* argument) {
   DGPU_TRY(library_check());
-  const char* kind = kind_name(wanted);
-  if (!handle) return fail(DGPU_STATUS_INVALID_HANDLE, argument, "{} is null; a {} handle is expected", argument, kind);
+  const std::string kind = fmt::format("{} {}", article(wanted), kind_name(wanted));
+  if (!handle) return fail(DGPU_STATUS_INVALID_HANDLE, argument, "{} is null; {} handle is expected", argument, kind);
   const Kind given = kind_of(handle);
   if (!(handle >> 63) || given == Kind{0} || given >= Kind::count_) {
-    return fail(DGPU_STATUS_INVALID_HANDLE, argument, "{} is not a handle of this library; a {} handle is expected",
+    return fail(DGPU_STATUS_INVALID_HANDLE, argument, "{} is not a handle of this library; {} handle is expected",
                 argument, kind);
   }
   if (epoch_of(handle) != fork_epoch.load(std::memory_order_relaxed)) {
-    return fail(DGPU_STATUS_FORKED, argument, "{} belongs to the parent process; create a new {} in this one", argument,
+    return fail(DGPU_STATUS_FORKED, argument, "{} belongs to the parent process; create {} in this one", argument,
                 kind);
   }
   if (given != wanted) {
-    return fail(DGPU_STATUS_INVALID_HANDLE, argument, "{} is a {} handle; a {} handle is expected", argument,
-                kind_name(given), kind);
+    return fail(DGPU_STATUS_INVALID_HANDLE, argument, "{} is {} {} handle; {} handle is expected", argument,
+                article(given), kind_name(given), kind);
   }
   Slot* slot = slot_at(static_cast<uint32_t>(handle));
   const uint32_t now = slot ? generation_of(slot->word.load(std::memory_order_relaxed)) : 0;
   if (!slot || generation_of(handle) > now) {
-    return fail(DGPU_STATUS_INVALID_HANDLE, argument, "{} is not a handle of this library; a {} handle is expected",
+    return fail(DGPU_STATUS_INVALID_HANDLE, argument, "{} is not a handle of this library; {} handle is expected",
                 argument, kind);
   }
   return fail(DGPU_STATUS_INVALID_HANDLE, argument, "{} was destroyed", argument);

@@ -86,6 +86,22 @@ class Object {
   void unref() {
     if (refs_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
+  // For a reader of a list that does not count references: false if the object is on its way out already.
+  bool try_ref() {
+    uint32_t refs = refs_.load(std::memory_order_relaxed);
+    while (refs != 0) {
+      if (refs_.compare_exchange_weak(refs, refs + 1, std::memory_order_acquire, std::memory_order_relaxed)) return true;
+    }
+    return false;
+  }
+  // For threads that must not run destructors: drops the reference unless it is the last one; false then.
+  bool unref_unless_last() {
+    uint32_t refs = refs_.load(std::memory_order_relaxed);
+    while (refs > 1) {
+      if (refs_.compare_exchange_weak(refs, refs - 1, std::memory_order_release, std::memory_order_relaxed)) return true;
+    }
+    return false;
+  }
   // The first handle published for it, 0 before.
   uint64_t handle() const { return handle_.load(std::memory_order_relaxed); }
   // A handle of it was retired: by its destroy function, by its scope, or by shutdown. Runs on that thread, while calls

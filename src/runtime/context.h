@@ -1,0 +1,86 @@
+// Contexts: a set of devices that share pools and plans.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "backend/device.h"
+#include "base/handle.h"
+#include "dgpu/device.h"
+#include "runtime/timeline.h"
+
+namespace dgpu {
+
+class Runtime;
+class Stream;
+
+// What the memory room keeps per context; it casts back. Destroyed with the context, when no stream is left.
+class ContextMemory {
+ public:
+  virtual ~ContextMemory() = default;
+};
+
+class Context final : public Object {
+ public:
+  static constexpr Kind kKind = Kind::context;
+  // Opens the devices. The caller publishes the handle.
+  static Status create(std::vector<Ref<backend::Device>> devices, uint32_t flags, Ref<Context>& out);
+  ~Context() override;
+
+  Runtime& runtime() const { return runtime_; }
+  uint32_t device_count() const { return static_cast<uint32_t>(devices_.size()); }
+  backend::Device& device(uint32_t index) const { return *devices_[index]; }
+  // Position of the device in the context. INVALID_ARGUMENT if it has no such device.
+  Status device_index(const backend::Device& device, uint32_t& out) const;
+  bool has_device_of(const backend::Backend& backend) const;
+  bool helping() const { return !(flags_ & DGPU_CONTEXT_NO_HELPING); }
+  // Publish the handles of what belongs to the context here: destroying the context retires them.
+  HandleScope* scope() const { return scope_.get(); }
+  void invalidated() override { scope_->invalidate(); }
+
+  ContextMemory* memory() const { return memory_.get(); }
+  void set_memory(std::unique_ptr<ContextMemory> memory) { memory_ = std::move(memory); }
+
+  // Living streams; references keep them from going.
+  std::vector<Ref<Stream>> streams() const;
+  // What has been submitted and not retired on any stream now. Whoever found an address alive before it was retired is
+  // counted.
+  struct Point {
+    Ref<Timeline> timeline;
+    uint64_t value;
+  };
+  std::vector<Point> pending() const;
+  Status synchronize(uint64_t timeout_ns);
+
+  // Ends all blocking waits with `status` and cancels what is not handed to a backend yet.
+  void interrupt(Status status) noexcept;
+  void device_lost(const backend::Device& device, std::string_view message) noexcept;
+
+  void add_stream(Stream* stream);
+  void remove_stream(Stream* stream);
+  void add_timeline(Timeline* timeline);
+  void remove_timeline(Timeline* timeline);
+
+  // Links of the runtime's list.
+  Context* list_next = nullptr;
+  Context* list_prev = nullptr;
+
+ private:
+  Context(std::vector<Ref<backend::Device>> devices, uint32_t flags, Runtime& runtime);
+
+  Runtime& runtime_;
+  const std::vector<Ref<backend::Device>> devices_;
+  const uint32_t flags_;
+  const Ref<HandleScope> scope_ = HandleScope::create();
+  std::unique_ptr<ContextMemory> memory_;
+  mutable std::mutex mutex_;  // the lists; a stream's submit lock may be taken inside
+  Stream* streams_ = nullptr;
+  Timeline* timelines_ = nullptr;
+  std::atomic<int32_t> interrupted_{0};
+};
+
+// DGPU_STATUS_CONTEXT_MISMATCH unless both are the same.
+Status same_context(const Context* a, const Context* b, const char* argument);
+
+}  // namespace dgpu

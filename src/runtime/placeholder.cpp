@@ -1,1 +1,0 @@
-// keeps the room's object library non-empty until its first source lands

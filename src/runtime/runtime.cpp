@@ -1,0 +1,111 @@
+#include "runtime/runtime.h"
+
+#include <chrono>
+#include <new>
+
+#include "backend/registry.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "runtime/context.h"
+#include "runtime/stream.h"
+
+namespace dgpu {
+
+Runtime::Runtime() {
+  // Asking for it here makes the registry older: it stops after the runtime.
+  backend::registry().set_runtime(this);
+}
+
+Runtime& runtime() { return library().state<Runtime>(); }
+
+void Runtime::add_context(Context* context) {
+  std::lock_guard lock(mutex_);
+  context->list_prev = nullptr;
+  context->list_next = contexts_;
+  if (contexts_) contexts_->list_prev = context;
+  contexts_ = context;
+}
+
+void Runtime::remove_context(Context* context) {
+  std::lock_guard lock(mutex_);
+  (context->list_prev ? context->list_prev->list_next : contexts_) = context->list_next;
+  if (context->list_next) context->list_next->list_prev = context->list_prev;
+  changed_.notify_all();
+}
+
+std::vector<Ref<Context>> Runtime::contexts() {
+  std::vector<Ref<Context>> out;
+  std::lock_guard lock(mutex_);
+  for (Context* context = contexts_; context; context = context->list_next) {
+    if (context->try_ref()) out.push_back(Ref<Context>::adopt(context));
+  }
+  return out;
+}
+
+namespace {
+struct Funeral : Work {
+  Object* object;
+};
+}  // namespace
+
+void Runtime::unref_later(Object* object) {
+  auto* funeral = new (std::nothrow) Funeral;
+  if (!funeral) return;  // leaks one object rather than run its destructor here
+  funeral->object = object;
+  funeral->run = [](Work* work) {
+    auto* mine = static_cast<Funeral*>(work);
+    mine->object->unref();
+    delete mine;
+  };
+  if (!reaper_.push(funeral)) funeral->run(funeral);
+}
+
+void Runtime::wake() noexcept {
+  for (const auto& context : contexts()) context->interrupt(DGPU_STATUS_SHUTDOWN);
+}
+
+void Runtime::stop() noexcept {
+  wake();  // contexts that were made while the first call ran
+  for (const auto& context : contexts()) abandon_lost(*context);
+  {
+    // What runs on devices finishes and drops its streams, which drop their contexts.
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, std::chrono::seconds(10), [&] { return contexts_ == nullptr; })) {
+      log(DGPU_LOG_WARN, "runtime", "shutdown waits for running commands to finish");
+    }
+  }
+  callbacks_.stop();
+  tasks_.stop();
+  reaper_.stop();
+}
+
+void Runtime::abandon_lost(Context& context) noexcept {
+  for (const auto& stream : context.streams()) {
+    if (stream->device().lost()) stream->abandon();
+  }
+}
+
+void Runtime::device_lost(backend::Device& device, std::string_view message) noexcept {
+  for (const auto& context : contexts()) context->device_lost(device, message);
+}
+
+void Runtime::drain(backend::Backend& backend, uint64_t deadline) noexcept {
+  std::vector<Ref<Context>> mine;
+  for (auto& context : contexts()) {
+    if (context->has_device_of(backend)) mine.push_back(std::move(context));
+  }
+  for (const auto& context : mine) {
+    const uint64_t now = now_ns();
+    context->synchronize(deadline > now ? deadline - now : 0);
+  }
+  for (const auto& context : mine) {
+    context->scope()->invalidate();
+    retire(context->handle(), Kind::context, "context");
+    context->interrupt(DGPU_STATUS_CANCELLED);
+    abandon_lost(*context);
+  }
+  mine.clear();
+  flush_reaper();
+}
+
+}  // namespace dgpu

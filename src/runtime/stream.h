@@ -1,0 +1,147 @@
+// Streams: in-order queues that own a timeline.
+//
+// A stream is a ring of slots with three positions. Callers fill slots behind `submitted` under the submit lock. The
+// pump hands them to the backend or runs them (`next`), and retires them in order (`retired`). The pump runs on
+// whichever thread has news: a submitter, a backend's thread that reports, a thread that settles a timeline which the
+// stream waits for. One thread pumps at a time; others leave a note in one atomic word and go, so that nobody ever
+// waits for the pump, and it runs without any lock.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+
+#include "backend/sinks.h"
+#include "runtime/context.h"
+#include "runtime/slot.h"
+
+namespace dgpu {
+
+class Submission;
+
+class Stream final : public Object, public backend::QueueSink {
+ public:
+  static constexpr Kind kKind = Kind::stream;
+  static constexpr uint32_t kDefaultCapacity = 1024;
+  static constexpr uint32_t kMaxCapacity = 65536;
+  struct Options {
+    uint32_t capacity = 0;
+    int32_t priority = 0;
+    bool blocking_submit = false;
+  };
+  static Status create(Ref<Context> context, uint32_t device, const Options& options, Ref<Stream>& out);
+  ~Stream() override;
+
+  Context* context() const { return context_.get(); }
+  uint32_t device_index() const { return device_index_; }
+  backend::Device& device() const { return device_; }
+  Timeline* timeline() const { return timeline_.get(); }
+  uint64_t submitted() const { return timeline_->submitted(); }
+
+  // Blocks until the value is settled, helping the device while it can. As Timeline::wait.
+  Status wait(uint64_t value, uint64_t timeout_ns);
+  Status synchronize(uint64_t timeout_ns) { return wait(submitted(), timeout_ns); }
+  Status query() const;
+  Status reset(uint64_t timeout_ns);
+  // The failure since the last reset, null while healthy.
+  ErrorRecord failure() const;
+  // Everything that was handed to the backend has been reported, and everything else has run or was skipped.
+  bool drained() const { return timeline_->retired() == submitted(); }
+
+  // Cancels what is not handed to the backend yet, and refuses new work, both with `status`.
+  void abort(Status status, const char* message) noexcept;
+  void device_lost(std::string_view message) noexcept;
+  // Last resort at shutdown: the device is lost and will not report any more.
+  void abandon() noexcept;
+
+  // backend::QueueSink
+  void advance(uint64_t value, dgpuStatus_t outcome, const char* message, int32_t native_code) noexcept override;
+
+  // Submitted value under the submit lock: every submit that is under way is counted.
+  uint64_t submitted_locked();
+
+  // Links of the context's list.
+  Stream* list_next = nullptr;
+  Stream* list_prev = nullptr;
+
+ private:
+  friend class Submission;
+  struct Waiter : TimelineWaiter {
+    Stream* stream = nullptr;
+  };
+  struct Report {  // a failure that the backend reported
+    uint64_t value;
+    ErrorRecord record;
+  };
+
+  Stream(Ref<Context> context, uint32_t device, const Options& options);
+  Status open_queue(int32_t priority);
+  Slot& slot(uint64_t value) { return slots_[value & mask_]; }
+  Status refusal();  // why a submit is refused; the text is in the thread's error
+
+  // Pump; see stream_pump.cpp.
+  void request(uint64_t news);
+  void run_pump();
+  uint32_t pass();
+  void take_reports();
+  bool retire_ready(uint64_t submitted);
+  bool dispatch_ready(uint64_t submitted);
+  bool dispatch_one(Slot& slot);
+  bool begin_wait(Slot& slot);
+  void run_signal(Slot& slot);
+  void start_work(Slot& slot);
+  void flush_batch();
+  void finish(Slot& slot, bool reported);
+  void fail_from(uint64_t value, ErrorRecord record);
+  ErrorRecord make_record(const Slot* slot, uint64_t value, Status status, const char* message, int32_t native) const;
+  static void run_callback(Work* work);
+  static void run_task(Work* work);
+  static void on_timeline(TimelineWaiter* waiter);
+  void core_done(Slot& slot, Status result, ErrorRecord record);
+
+  const Ref<Context> context_;
+  const uint32_t device_index_;
+  backend::Device& device_;
+  const Ref<Timeline> timeline_;
+  const bool blocking_submit_;
+  const uint64_t mask_;
+  Slot* slots_;
+  ArgumentArena arena_;
+  dgpuBackendQueue* queue_ = nullptr;
+
+  std::mutex submit_;              // order of slots; never held while anything runs
+  uint64_t reserved_ = 0;          // under submit_: last slot that was filled, published or not
+  std::atomic<int32_t> state_{0};  // 0 healthy, else why submits are refused
+  mutable std::mutex failure_mutex_;
+  ErrorRecord failure_;  // first failure since the last reset
+
+  // Lower half: requests to pump; upper half: values reported by the backend and not taken over yet.
+  alignas(64) std::atomic<uint64_t> news_{0};
+  std::atomic<ErrorRecord*> abort_{nullptr};  // the same for abort and device loss: the record to fail with
+  std::atomic<bool> lost_{false};
+  std::atomic<bool> abandoned_{false};
+  // The reporting side's; the pump reads it after the report, and writes only while the backend holds nothing.
+  uint64_t last_reported_ = 0;
+  Report report_{};  // first failure since the last reset
+  std::atomic<bool> report_made_{false};
+
+  // The pump's own.
+  static constexpr unsigned kBatch = 32;
+  uint64_t next_ = 1;  // first slot not dispatched
+  uint64_t retired_ = 0;
+  uint64_t reported_ = 0;  // by the backend
+  uint64_t handed_ = 0;    // last value handed to the backend
+  uint64_t barrier_ = 0;   // dispatch nothing before this value has retired
+  bool failed_ = false;
+  bool held_ = false;               // the pump's reference to the stream, while something is in flight
+  std::atomic<bool> armed_{false};  // waiter_ is registered or about to fire
+  Waiter waiter_;
+  Timeline* waited_ = nullptr;  // while armed_; the slot holds the reference
+  unsigned batched_ = 0;
+  dgpuBackendCommand* batch_[kBatch];
+
+ public:
+  Stream* pump_next = nullptr;  // list of streams that this thread still has to pump
+};
+
+}  // namespace dgpu

@@ -1,0 +1,200 @@
+#include "runtime/timeline.h"
+
+#include <algorithm>
+
+#include "runtime/context.h"
+#include "runtime/deadline.h"
+
+namespace dgpu {
+
+namespace {
+// Failed intervals that keep their text, and that are kept at all: a program that fails and resets for years must not
+// grow without bound.
+constexpr size_t kKeptRecords = 256;
+constexpr size_t kKeptIntervals = 16384;
+constexpr uint64_t kOpen = UINT64_MAX;
+}  // namespace
+
+Status raise(const ErrorRecord& record) {
+  last_error() = *record;
+  return record->status;
+}
+
+Timeline::Timeline(Ref<Context> context, Owner owner, uint64_t initial)
+    : Object(Kind::timeline),
+      settled_(initial),
+      retired_(initial),
+      submitted_(owner == Owner::user ? UINT64_MAX : initial),
+      owner_(owner),
+      context_(std::move(context)) {
+  if (context_) context_->add_timeline(this);
+}
+
+Timeline::~Timeline() {
+  if (context_) context_->remove_timeline(this);
+}
+
+Status Timeline::outcome(uint64_t value, ErrorRecord* record) const {
+  if (value > settled()) return DGPU_STATUS_NOT_READY;
+  if (failures_.load(std::memory_order_acquire) == 0) return DGPU_STATUS_SUCCESS;
+  std::lock_guard lock(mutex_);
+  const auto after = std::upper_bound(failed_.begin(), failed_.end(), value,
+                                      [](uint64_t v, const Interval& interval) { return v < interval.first; });
+  if (after != failed_.begin()) {
+    const Interval& interval = *(after - 1);
+    if (value > interval.last) return DGPU_STATUS_SUCCESS;
+    if (record) *record = interval.record;
+    return interval.status;
+  }
+  return value <= forgotten_ ? DGPU_STATUS_COMMAND_FAILED : DGPU_STATUS_SUCCESS;
+}
+
+Status Timeline::query(uint64_t value) const {
+  ErrorRecord record;
+  const Status status = outcome(value, &record);
+  if (status >= 0) return status;
+  if (record) return raise(record);
+  return dgpu::fail(status, "value", "value {} belongs to failed work whose record is no longer kept", value);
+}
+
+Status Timeline::check_waitable(uint64_t value) const {
+  const uint64_t last = submitted();
+  if (value <= last) return DGPU_STATUS_SUCCESS;
+  return dgpu::fail(DGPU_STATUS_INVALID_ARGUMENT, "value",
+                    "value {} was not submitted to the stream that owns the timeline (the last one is {}); only "
+                    "user-owned timelines may be waited for ahead of time",
+                    value, last);
+}
+
+Status Timeline::wait(uint64_t value, uint64_t timeout_ns) {
+  DGPU_TRY(check_waitable(value));
+  if (value <= settled()) return query(value);
+  if (timeout_ns == 0) return DGPU_STATUS_TIMEOUT;
+  const Deadline deadline(timeout_ns);
+  std::unique_lock lock(mutex_);
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);  // pairs with the store in settle
+  Status status = DGPU_STATUS_SUCCESS;
+  while (settled_.load(std::memory_order_seq_cst) < value) {
+    status = interrupted_.load(std::memory_order_relaxed);
+    if (status < 0) break;
+    if (deadline.infinite()) {
+      woken_.wait(lock);
+    } else if (woken_.wait_until(lock, deadline.at()) == std::cv_status::timeout &&
+               settled_.load(std::memory_order_seq_cst) < value) {
+      status = DGPU_STATUS_TIMEOUT;
+      break;
+    }
+  }
+  sleepers_.fetch_sub(1, std::memory_order_relaxed);
+  lock.unlock();
+  if (status == DGPU_STATUS_TIMEOUT) return status;
+  if (status < 0) {
+    return dgpu::fail(
+        status, "", "the wait for value {} was ended: {}", value,
+        status == DGPU_STATUS_SHUTDOWN ? "the library is being shut down" : "the backend is being unloaded");
+  }
+  return query(value);
+}
+
+bool Timeline::add_waiter(TimelineWaiter* waiter, uint64_t value) {
+  std::lock_guard lock(mutex_);
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  if (settled_.load(std::memory_order_seq_cst) >= value) {
+    sleepers_.fetch_sub(1, std::memory_order_relaxed);
+    return false;
+  }
+  waiter->value = value;
+  waiter->next = waiters_;
+  waiter->linked = true;
+  waiters_ = waiter;
+  return true;
+}
+
+bool Timeline::remove_waiter(TimelineWaiter* waiter) {
+  std::lock_guard lock(mutex_);
+  if (!waiter->linked) return false;
+  TimelineWaiter** at = &waiters_;
+  while (*at != waiter) at = &(*at)->next;
+  *at = waiter->next;
+  waiter->linked = false;
+  sleepers_.fetch_sub(1, std::memory_order_relaxed);
+  return true;
+}
+
+void Timeline::settle(uint64_t value) {
+  settled_.store(value, std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) != 0) wake(value);
+}
+
+void Timeline::wake(uint64_t value) {
+  TimelineWaiter* due = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    TimelineWaiter** at = &waiters_;
+    while (*at) {
+      TimelineWaiter* waiter = *at;
+      if (waiter->value > value) {
+        at = &waiter->next;
+        continue;
+      }
+      *at = waiter->next;
+      waiter->linked = false;
+      waiter->next = due;
+      due = waiter;
+      sleepers_.fetch_sub(1, std::memory_order_relaxed);
+    }
+    woken_.notify_all();
+  }
+  while (due) {
+    TimelineWaiter* waiter = due;
+    due = waiter->next;  // fire may free or register it again
+    waiter->fire(waiter);
+  }
+}
+
+Status Timeline::signal(uint64_t value) { return fail(value, nullptr); }
+
+Status Timeline::fail(uint64_t value, ErrorRecord record) {
+  {
+    std::lock_guard lock(mutex_);
+    const uint64_t now = settled_.load(std::memory_order_relaxed);
+    if (value <= now) {
+      return dgpu::fail(DGPU_STATUS_INVALID_ARGUMENT, "value", "the timeline is at {} already; {} is not larger", now,
+                        value);
+    }
+    if (record) add_interval(now + 1, value, std::move(record));
+    retired_.store(value, std::memory_order_release);
+    settled_.store(value, std::memory_order_seq_cst);
+  }
+  if (sleepers_.load(std::memory_order_seq_cst) != 0) wake(value);
+  return DGPU_STATUS_SUCCESS;
+}
+
+void Timeline::add_interval(uint64_t first, uint64_t last, ErrorRecord record) {
+  if (failed_.size() >= kKeptIntervals) {
+    forgotten_ = failed_[kKeptIntervals / 2].last;
+    failed_.erase(failed_.begin(), failed_.begin() + kKeptIntervals / 2 + 1);
+  }
+  if (failed_.size() >= kKeptRecords) failed_[failed_.size() - kKeptRecords].record = nullptr;
+  const Status status = record->status;
+  failed_.push_back({first, last, status, std::move(record)});
+  failures_.fetch_add(1, std::memory_order_release);
+}
+
+void Timeline::open_failure(uint64_t first, ErrorRecord record) {
+  std::lock_guard lock(mutex_);
+  add_interval(first, kOpen, std::move(record));
+}
+
+void Timeline::close_failure(uint64_t last) {
+  std::lock_guard lock(mutex_);
+  if (!failed_.empty() && failed_.back().last == kOpen) failed_.back().last = last;
+}
+
+void Timeline::interrupt(Status status) {
+  std::lock_guard lock(mutex_);
+  interrupted_.store(status, std::memory_order_relaxed);
+  woken_.notify_all();
+}
+
+}  // namespace dgpu

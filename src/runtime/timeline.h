@@ -1,0 +1,114 @@
+// Timelines: a 64-bit value that only grows. For each value two facts are kept: retired (the memory of its work is no
+// longer touched) and outcome (success, or an error record). Everything that waits, waits for {timeline, value}.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/error.h"
+#include "base/object.h"
+
+namespace dgpu {
+
+class Context;
+
+// The record of an asynchronous failure, shared by all who wait for it.
+using ErrorRecord = std::shared_ptr<const dgpuErrorInfo>;
+
+// Copies the record into the calling thread's error and returns its status.
+Status raise(const ErrorRecord& record);
+
+// Someone to call when a value is settled. Owned by the one who registers it; fires at most once per registration, on
+// the thread that settles the value and without any lock.
+struct TimelineWaiter {
+  void (*fire)(TimelineWaiter*) = nullptr;
+  uint64_t value = 0;
+  TimelineWaiter* next = nullptr;
+  bool linked = false;  // under the timeline's mutex
+};
+
+class Timeline final : public Object {
+ public:
+  static constexpr Kind kKind = Kind::timeline;
+  enum class Owner { user, stream };
+
+  Timeline(Ref<Context> context, Owner owner, uint64_t initial);
+  ~Timeline() override;
+
+  Context* context() const { return context_.get(); }
+  bool user_owned() const { return owner_ == Owner::user; }
+
+  // Newest value whose outcome is known. Not smaller than retired().
+  uint64_t settled() const { return settled_.load(std::memory_order_acquire); }
+  // Newest value whose work touches no memory any more. Differs from settled() after a device was lost.
+  uint64_t retired() const { return retired_.load(std::memory_order_acquire); }
+  // Newest value that was submitted; for a user-owned timeline any value may still come.
+  uint64_t submitted() const { return submitted_.load(std::memory_order_acquire); }
+
+  // SUCCESS, NOT_READY, or the failure that the value carries, with its record in the thread's error.
+  Status query(uint64_t value) const;
+  // As query, without touching the thread's error.
+  Status outcome(uint64_t value, ErrorRecord* record = nullptr) const;
+  // Blocks until the value is settled; SUCCESS, the failure, TIMEOUT, or the status of an interrupt. INVALID_ARGUMENT
+  // if nobody submitted the value to a stream's timeline.
+  Status wait(uint64_t value, uint64_t timeout_ns);
+  Status check_waitable(uint64_t value) const;
+
+  // Registers the waiter unless the value is settled; false then, and fire is not called.
+  bool add_waiter(TimelineWaiter* waiter, uint64_t value);
+  // True if it was registered and will not fire any more.
+  bool remove_waiter(TimelineWaiter* waiter);
+
+  // ---- user-owned ----
+  Status signal(uint64_t value);
+  Status fail(uint64_t value, ErrorRecord record);
+
+  // ---- the owning stream; calls do not overlap ----
+  void publish_submitted(uint64_t value) { submitted_.store(value, std::memory_order_release); }
+  // Values from `first` on carry the failure, until close_failure says which one was the last.
+  void open_failure(uint64_t first, ErrorRecord record);
+  void close_failure(uint64_t last);
+  // Moves both facts.
+  void retire(uint64_t value) {
+    retired_.store(value, std::memory_order_release);
+    if (value > settled_.load(std::memory_order_relaxed)) settle(value);
+  }
+  // Moves the outcome alone: the device is lost and memory may still be touched.
+  void settle(uint64_t value);
+
+  // Wakes all who block, now and later, with `status` (SHUTDOWN, CANCELLED). Outcomes do not change.
+  void interrupt(Status status);
+
+  // Links of the context's list.
+  Timeline* list_next = nullptr;
+  Timeline* list_prev = nullptr;
+
+ private:
+  struct Interval {
+    uint64_t first;
+    uint64_t last;
+    Status status;
+    ErrorRecord record;  // null: dropped because too many came later
+  };
+  void wake(uint64_t value);
+  void add_interval(uint64_t first, uint64_t last, ErrorRecord record);
+
+  alignas(64) std::atomic<uint64_t> settled_;
+  std::atomic<uint64_t> retired_;
+  std::atomic<uint64_t> submitted_;
+  std::atomic<uint32_t> sleepers_{0};  // threads and waiters that want to be woken
+  std::atomic<uint32_t> failures_{0};
+  std::atomic<int32_t> interrupted_{0};
+  const Owner owner_;
+  const Ref<Context> context_;
+  mutable std::mutex mutex_;
+  std::condition_variable woken_;
+  TimelineWaiter* waiters_ = nullptr;
+  std::vector<Interval> failed_;  // ascending
+  uint64_t forgotten_ = 0;        // outcomes up to here are no longer kept
+};
+
+}  // namespace dgpu
