@@ -57,20 +57,21 @@ bool AddressTable::find(const Context* context, uint64_t address, uint64_t bytes
   // Whoever saw a field of a later use (stored with release after `live` was cleared) sees here that it was reused.
   if (entry->live.load(std::memory_order_relaxed) != wanted) return false;
   if (owner != context || offset > size || bytes > size - offset) return false;
-  out = {segment, start + offset, address - offset, size};
+  out = {segment, start + offset, address - offset, size, nullptr};
   return true;
 }
 
-uint64_t AddressTable::publish(const Segment* segment, uint64_t offset, uint64_t size) {
+uint64_t AddressTable::publish(const Segment* segment, uint64_t offset, uint64_t size, void* allocation) {
   unsigned size_class = std::max<unsigned>(kMinClass, size ? 64 - static_cast<unsigned>(__builtin_clzll(size)) : 0);
   // When all indices of a class are in use, the next larger one serves: addresses are plentiful.
   for (; size_class <= kMaxClass; ++size_class) {
-    if (const uint64_t address = publish_in(size_class, segment, offset, size)) return address;
+    if (const uint64_t address = publish_in(size_class, segment, offset, size, allocation)) return address;
   }
   return 0;
 }
 
-uint64_t AddressTable::publish_in(unsigned c, const Segment* segment, uint64_t offset, uint64_t size) {
+uint64_t AddressTable::publish_in(unsigned c, const Segment* segment, uint64_t offset, uint64_t size,
+                                  void* allocation) {
   SizeClass& size_class = classes_[c];
   std::lock_guard lock(size_class.mutex);
   uint32_t index = 0;
@@ -98,6 +99,7 @@ uint64_t AddressTable::publish_in(unsigned c, const Segment* segment, uint64_t o
   entry->size.store(size, std::memory_order_release);
   entry->offset.store(offset, std::memory_order_release);
   entry->segment.store(segment, std::memory_order_release);
+  entry->allocation.store(allocation, std::memory_order_release);
   entry->context.store(segment->context, std::memory_order_release);
   entry->live.store(generation + 1, std::memory_order_release);
   return address_of(c, index, generation);
@@ -113,7 +115,7 @@ bool AddressTable::retire(const Context* context, uint64_t address, Location& ou
   if (entry->live.load(std::memory_order_relaxed) != wanted) return false;
   if (entry->context.load(std::memory_order_relaxed) != context) return false;
   out = {entry->segment.load(std::memory_order_relaxed), entry->offset.load(std::memory_order_relaxed), address,
-         entry->size.load(std::memory_order_relaxed)};
+         entry->size.load(std::memory_order_relaxed), entry->allocation.load(std::memory_order_relaxed)};
   // Ordered before the caller's look at what the streams have submitted: whoever found the entry alive is counted.
   entry->live.store(0, std::memory_order_seq_cst);
   const uint64_t id = (address & ((uint64_t{1} << kClassShift) - 1)) >> c;

@@ -38,6 +38,7 @@ struct Location {
   uint64_t offset = 0;               // in the segment
   uint64_t base = 0;                 // start address of the allocation
   uint64_t size = 0;                 // bytes asked for
+  void* allocation = nullptr;        // what the pool gave to publish; filled by retire only
 
   bool on_host() const { return segment && segment->device == Segment::kHost; }
   std::byte* host() const { return segment && segment->host ? segment->host + offset : nullptr; }
@@ -58,7 +59,7 @@ class AddressTable {
   bool find(const Context* context, uint64_t address, uint64_t bytes, Location& out) const;
 
   // Gives an address to [offset, offset + size) of a segment. 0 if host memory for the entry runs out.
-  uint64_t publish(const Segment* segment, uint64_t offset, uint64_t size);
+  uint64_t publish(const Segment* segment, uint64_t offset, uint64_t size, void* allocation);
   // Invalidates it. False if `address` is not the start of a live allocation of that context.
   bool retire(const Context* context, uint64_t address, Location& out);
 
@@ -69,6 +70,7 @@ class AddressTable {
     std::atomic<uint64_t> offset{0};
     std::atomic<const Segment*> segment{nullptr};
     std::atomic<const Context*> context{nullptr};
+    std::atomic<void*> allocation{nullptr};
     uint32_t generation = 0;  // of the next use; under the class's mutex, as the next
     uint32_t next_free = 0;   // index + 1
   };
@@ -87,7 +89,7 @@ class AddressTable {
   static Entry* entry_at(const SizeClass& size_class, uint32_t index);
   static uint64_t address_of(unsigned size_class, uint32_t index, uint64_t generation);
   Entry* decode(uint64_t address, uint64_t& wanted, uint64_t& offset) const;
-  uint64_t publish_in(unsigned size_class, const Segment* segment, uint64_t offset, uint64_t size);
+  uint64_t publish_in(unsigned size_class, const Segment* segment, uint64_t offset, uint64_t size, void* allocation);
   Status explain(const Context* context, uint64_t address, uint64_t bytes, const char* argument) const;
   bool nearest(const Context* context, uint64_t address, uint64_t& base, uint64_t& size) const;
 

@@ -1,0 +1,23 @@
+// The memory room's part of a context.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "memory/pool.h"
+
+namespace dgpu::memory {
+
+class Memory final : public ContextMemory {
+ public:
+  explicit Memory(Context& context);
+  // Segment::kHost: pinned host memory.
+  Pool& pool(uint32_t device) { return device == Segment::kHost ? *host_ : *devices_[device]; }
+
+ private:
+  std::vector<std::unique_ptr<Pool>> devices_;
+  std::unique_ptr<Pool> host_;
+};
+
+inline Memory& of(Context& context) { return static_cast<Memory&>(*context.memory()); }
+
+}  // namespace dgpu::memory
