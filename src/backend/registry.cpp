@@ -10,9 +10,9 @@
 #include "base/config.h"
 #include "base/log.h"
 
-// The built-in backend; absent in builds without it.
-extern "C" __attribute__((weak)) dgpuStatus_t dgpuCpuBackendQuery(uint32_t core_major, uint32_t core_minor,
-                                                                  const dgpuBackendTable** out_table);
+// The built-in backend.
+extern "C" dgpuStatus_t dgpuCpuBackendQuery(uint32_t core_major, uint32_t core_minor,
+                                            const dgpuBackendTable** out_table);
 
 namespace dgpu::backend {
 
@@ -122,13 +122,10 @@ void Registry::discover() {
   }
   // What discovery refuses is not the failure of the call that triggered it.
   const dgpuErrorInfo before = last_error();
-  if (dgpuCpuBackendQuery) {
-    const Status status = add(make_ref<Backend>(*this, "", nullptr, true), dgpuCpuBackendQuery, "cpu");
-    if (status != DGPU_STATUS_SUCCESS) {
-      log(DGPU_LOG_ERROR, "backend", "the built-in cpu backend does not start: {}", last_error().message);
-    }
-    note("built in", "cpu", status);
-  }
+  const Status status = add(make_ref<Backend>(*this, "", nullptr, true), dgpuCpuBackendQuery, "cpu");
+  if (status != DGPU_STATUS_SUCCESS)
+    log(DGPU_LOG_ERROR, "backend", "the built-in cpu backend does not start: {}", last_error().message);
+  note("built in", "cpu", status);
   for (const auto& directory : config_paths("DGPU_BACKEND_PATH")) discover_directory(directory, true);
   if (const std::string installed = installed_directory(); !installed.empty()) discover_directory(installed, false);
   last_error() = before;

@@ -29,9 +29,8 @@ const std::vector<ConfigRow> kRows = {
     {"DGPU_CPU_DEVICES", ConfigType::integer, nullptr, "1", "Number of virtual devices of the cpu backend, 1 to 64."},
     {"DGPU_CPU_HELPING", ConfigType::boolean, nullptr, "1",
      "1: a thread that synchronises runs chunks of the work it waits for; 0: it only sleeps."},
-    {"DGPU_CPU_ISA", ConfigType::text, nullptr, "auto",
-     "SIMD target of the cpu backend by its Highway name (AVX3_SPR, AVX3, AVX2, SSE4, NEON, EMU128); auto: the best "
-     "one."},
+    {"DGPU_CPU_ISA", ConfigType::choice, "auto|scalar|sse4|avx2|avx512", "auto",
+     "Upper limit of the instructions that the cpu backend uses; what the machine lacks is never used."},
     {"DGPU_CPU_MEMORY", ConfigType::bytes, nullptr, "0",
      "Memory of each virtual device in bytes, suffixes K M G T accepted; 0: the machine's memory, shared by all."},
     {"DGPU_CPU_THREADS", ConfigType::integer, nullptr, "0",

@@ -51,7 +51,7 @@ dgpuStatus_t apply_instruction_settings(const Services& services) {
 
 dgpuStatus_t make_devices(Backend& backend) {
   uint64_t count = 0;
-  if (const auto s = backend.services.integer("DGPU_CPU_DEVICES", 1, 1, 256, &count); s < 0) return s;
+  if (const auto s = backend.services.integer("DGPU_CPU_DEVICES", 1, 1, 64, &count); s < 0) return s;
   std::optional<uint64_t> memory;
   if (const auto s = backend.services.bytes("DGPU_CPU_MEMORY", &memory); s < 0) return s;
   constexpr uint64_t kUnit = 2 << 20;
