@@ -103,7 +103,10 @@ const Schema& binary() {
                   maybe("scalar", DGPU_ATTR_FLOAT, "stands for b; required without b")},
                  {in("a", numbers(), "left"), in_opt("b", numbers(), "right"), out("out", numbers(), "fn(a, b)")},
                  infer,
-                 reference};
+                 reference,
+                 nullptr,
+                 nullptr,
+                 {{"out", "a"}, {"out", "b"}}};
   return *schema;
 }
 

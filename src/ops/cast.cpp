@@ -36,7 +36,10 @@ const Schema& cast() {
                                          {},
                                          {in("x", any_dtype(), "source"), out("out", any_dtype(), "target")},
                                          infer,
-                                         reference};
+                                         reference,
+                                         nullptr,
+                                         nullptr,
+                                         {{"out", "x"}}};
   return *schema;
 }
 

@@ -132,7 +132,8 @@ const Schema& glu() {
                       infer,
                       reference,
                       nullptr,
-                      decompose};
+                      decompose,
+                      {{"out", "x"}, {"out", "up"}}};
   }();
   return *schema;
 }

@@ -149,7 +149,8 @@ const Schema& matmul() {
       infer,
       reference,
       nullptr,
-      decompose};
+      decompose,
+      {{"out", "gate"}, {"out", "residual"}}};
   return *schema;
 }
 

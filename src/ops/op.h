@@ -76,6 +76,9 @@ struct Schema {
   Status (*check)(const OpSpec& spec, const int64_t* symbols) = nullptr;
   // Optional: rewrites the operator as simpler ones; false where it is as simple as it gets. See decompose.h.
   bool (*decompose)(const OpSpec& spec, Decomposition& out) = nullptr;
+  // Output and other port that may be the same memory if type, shape and strides are equal. All others must not
+  // overlap.
+  std::vector<std::pair<std::string, std::string>> aliases;
 };
 
 // All schemas, sorted by name; the schema of one operator or null.

@@ -8,15 +8,16 @@
 namespace dgpu::ops::schemas {
 namespace {
 
-Status reduced_axes(const OpSpec& spec, uint32_t rank, std::vector<bool>& reduced) {
-  const auto axes = spec.ints("axes");
-  reduced.assign(rank, false);
+// Reduced axes, one bit each. Allocates nothing unless it fails.
+Status reduced_axes(const OpSpec& spec, uint32_t rank, uint32_t& reduced) {
+  const auto& axes = std::get<std::vector<int64_t>>(spec.attrs.find("axes")->second);
+  reduced = 0;
   if (axes.empty()) return bad_attr(spec, "axes", "expected at least one axis, got []");
   for (const int64_t a : axes) {
     uint32_t axis = 0;
     DGPU_TRY(normal_axis(spec, "axes", a, rank, axis));
-    if (reduced[axis]) return bad_attr(spec, "axes", "axis {} is given twice", a);
-    reduced[axis] = true;
+    if (reduced >> axis & 1) return bad_attr(spec, "axes", "axis {} is given twice", a);
+    reduced |= 1u << axis;
   }
   return DGPU_STATUS_SUCCESS;
 }
@@ -27,12 +28,12 @@ bool needs_elements(std::string_view fn) { return fn == "mean" || fn == "max" ||
 Status check(const OpSpec& spec, const int64_t* symbols) {
   if (!needs_elements(spec.s("fn"))) return DGPU_STATUS_SUCCESS;
   const auto& x = desc(spec, "x");
-  std::vector<bool> reduced;
+  uint32_t reduced = 0;
   DGPU_TRY(reduced_axes(spec, x.rank, reduced));
   bool empty = false, writes = true;
   for (uint32_t i = 0; i < x.rank; ++i) {
     const int64_t n = symbols ? extent(x, i, symbols) : x.symbols[i] ? 1 : x.shape[i];
-    if (n == 0) (reduced[i] ? empty : writes) = reduced[i];
+    if (n == 0) (reduced >> i & 1 ? empty : writes) = reduced >> i & 1;
   }
   if (empty && writes)
     return bad_shape(spec, "x", "fn={} of nothing: expected reduced axes not to be empty", spec.s("fn"));
@@ -41,13 +42,13 @@ Status check(const OpSpec& spec, const int64_t* symbols) {
 
 Status infer(const OpSpec& spec, Outputs& outputs) {
   const Dims x = dims(spec, "x");
-  std::vector<bool> reduced;
+  uint32_t reduced = 0;
   DGPU_TRY(reduced_axes(spec, static_cast<uint32_t>(x.size()), reduced));
   DGPU_TRY(check(spec, nullptr));
   Dims shape;
   for (size_t i = 0; i < x.size(); ++i) {
-    if (!reduced[i]) shape.push_back(x[i]);
-    if (reduced[i] && spec.b("keepdims")) shape.push_back({1, 0});
+    if (!(reduced >> i & 1)) shape.push_back(x[i]);
+    if ((reduced >> i & 1) && spec.b("keepdims")) shape.push_back({1, 0});
   }
   outputs["out"] = packed(dtype(spec, "x"), shape);
   return DGPU_STATUS_SUCCESS;
@@ -57,12 +58,12 @@ Status reference(const OpSpec& spec, RefTensors& t) {
   const auto& x = t.find("x")->second;
   auto& out = t.find("out")->second.f;
   const std::string fn = spec.s("fn");
-  std::vector<bool> reduced;
+  uint32_t reduced = 0;
   DGPU_TRY(reduced_axes(spec, static_cast<uint32_t>(x.shape.size()), reduced));
   std::vector<int64_t> step(x.shape.size(), 0), at(x.shape.size(), 0);  // in the output
   int64_t stride = 1, count = 1;
   for (size_t i = x.shape.size(); i-- > 0;) {
-    if (reduced[i]) {
+    if (reduced >> i & 1) {
       count *= x.shape[i];
     } else {
       step[i] = stride;
@@ -104,12 +105,12 @@ bool decompose(const OpSpec& spec, Decomposition& out) {
     return true;
   }
   const auto& x = desc(spec, "x");
-  std::vector<bool> reduced;
+  uint32_t reduced = 0;
   if (fn != "mean" || reduced_axes(spec, x.rank, reduced) < 0) return false;
   int64_t count = 1;
   for (uint32_t i = 0; i < x.rank; ++i) {
-    if (reduced[i] && x.symbols[i]) return false;
-    if (reduced[i]) count *= x.shape[i];
+    if ((reduced >> i & 1) && x.symbols[i]) return false;
+    if (reduced >> i & 1) count *= x.shape[i];
   }
   const std::string total = add_temp(out, DGPU_DTYPE_F32, desc(spec, "out"));
   sum.bind("x", "x").bind("out", total).add();

@@ -95,7 +95,8 @@ const Schema& rms_norm() {
                  infer,
                  reference,
                  nullptr,
-                 decompose};
+                 decompose,
+                 {{"sum", "x"}, {"sum", "residual"}}};
   return *schema;
 }
 

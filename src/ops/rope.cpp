@@ -85,7 +85,10 @@ const Schema& rope() {
        in_opt("rows", integers(), "row of freqs per token; with two-dimensional freqs"),
        in_opt("scale", f32_only(), "factor on cos and sin"), out("out", floats(), "rotated heads; may be x")},
       infer,
-      reference};
+      reference,
+      nullptr,
+      nullptr,
+      {{"out", "x"}}};
   return *schema;
 }
 

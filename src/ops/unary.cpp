@@ -30,7 +30,10 @@ const Schema& unary() {
                         "relu", "softplus", "sin", "cos", "reciprocal", "square"})},
                  {in("x", floats(), "argument"), out("out", floats(), "fn(x)")},
                  infer,
-                 reference};
+                 reference,
+                 nullptr,
+                 nullptr,
+                 {{"out", "x"}}};
   return *schema;
 }
 
