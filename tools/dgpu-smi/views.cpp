@@ -1,0 +1,230 @@
+#include <fmt/core.h>
+
+#include "smi.h"
+
+namespace smi {
+namespace {
+
+constexpr const char* kNoDeviceText = "no device found; `dgpu-smi backends --why` tells what was tried";
+
+Sheet sheet_of(const std::vector<Device>& devices, const std::vector<std::string>& names, const char* schema) {
+  Sheet s;
+  s.schema = schema;
+  for (const auto& n : names) {
+    s.columns.push_back(n);
+    s.units.push_back(find_field(n)->unit);
+  }
+  for (const auto& d : devices) {
+    s.rows.emplace_back();
+    for (const auto& n : names) s.rows.back().push_back(value_of(d, *find_field(n)));
+  }
+  return s;
+}
+
+// kOk, or kPartial with a line per device that did not answer.
+int verdict(const std::vector<Device>& devices) {
+  int exit = kOk;
+  for (const auto& d : devices)
+    if (!d.answered) {
+      fmt::print(stderr, "dgpu-smi: device {}: {}\n", d.ordinal, d.error.empty() ? "did not answer in time" : d.error);
+      exit = kPartial;
+    }
+  return exit;
+}
+
+// The chosen devices; an exit code other than kOk ends the command.
+int gather(const Options& o, bool links, std::vector<Device>& out) {
+  out = collect(links, o.timeout_ms);
+  if (!o.device.empty()) {
+    const int at = select(out, o.device);
+    if (at < 0) {
+      print_error("--device " + o.device + ": no such device; use an index, uuid:..., name:... or pci:...", kNotFound,
+                  o.format);
+      return kNotFound;
+    }
+    out = {out[static_cast<size_t>(at)]};
+  }
+  return kOk;
+}
+
+std::string link_text(const dgpuLinkInfo& l) {
+  switch (l.kind) {
+    case DGPU_LINK_SAME:
+      return "X";
+    case DGPU_LINK_PCIE:
+      return "PCIE";
+    case DGPU_LINK_FABRIC:
+      return "FABRIC";
+    case DGPU_LINK_NETWORK:
+      return "NET";
+    default:
+      return "HOST";
+  }
+}
+
+const char* source_name(uint32_t source) {
+  switch (source) {
+    case DGPU_CONFIG_SOURCE_ENVIRONMENT:
+      return "environment";
+    case DGPU_CONFIG_SOURCE_CALL:
+      return "call";
+    default:
+      return "default";
+  }
+}
+
+Value text(std::string s) { return {std::move(s), ""}; }
+
+}  // namespace
+
+int overview(const Options& o) {
+  std::vector<Device> devices;
+  if (const int exit = gather(o, false, devices)) return exit;
+  uint32_t major = 0, minor = 0, patch = 0;
+  dgpuGetVersion(&major, &minor, &patch);
+  if (o.format == Format::table)
+    fmt::print("libdgpu {}.{}.{}, {} device{}\n", major, minor, patch, devices.size(), devices.size() == 1 ? "" : "s");
+  if (devices.empty()) {
+    if (o.format != Format::table) print(sheet_of(devices, {"index", "name"}, "dgpu.smi.overview/1"), o.format);
+    fmt::print(stderr, "dgpu-smi: {}\n", kNoDeviceText);
+    return Exit::kNoDevice;
+  }
+  print(sheet_of(devices,
+                 {"index", "name", "backend", "kind", "compute.units", "memory.total", "memory.used", "utilization"},
+                 "dgpu.smi.overview/1"),
+        o.format);
+  return verdict(devices);
+}
+
+int list(const Options& o) {
+  std::vector<Device> devices;
+  if (const int exit = gather(o, false, devices)) return exit;
+  print(sheet_of(devices, {"index", "uuid", "backend", "name"}, "dgpu.smi.list/1"), o.format);
+  return verdict(devices);
+}
+
+int query(const Options& o) {
+  if (o.list_fields) {
+    Sheet s;
+    s.schema = "dgpu.smi.fields/1";
+    s.rows_name = "fields";
+    s.columns = {"field", "unit", "help"};
+    for (const auto& f : fields()) s.rows.push_back({text(f.name), text(f.unit), text(f.help)});
+    print(s, o.format);
+    return kOk;
+  }
+  std::vector<std::string> names = o.fields;
+  if (names.empty())
+    for (const auto& f : fields()) names.push_back(f.name);
+  for (const auto& n : names)
+    if (!find_field(n)) {
+      print_error("--fields: unknown field '" + n + "'; `dgpu-smi query --list-fields` lists them", kUsage, o.format);
+      return kUsage;
+    }
+  std::vector<Device> devices;
+  if (const int exit = gather(o, false, devices)) return exit;
+  print(sheet_of(devices, names, "dgpu.smi.query/1"), o.format);
+  return verdict(devices);
+}
+
+int topo(const Options& o) {
+  std::vector<Device> devices;
+  if (const int exit = gather(o, true, devices)) return exit;
+  Sheet s;
+  s.schema = o.matrix ? "dgpu.smi.topo.matrix/1" : "dgpu.smi.topo/1";
+  if (o.matrix) {
+    s.columns.push_back("device");
+    for (const auto& d : devices) s.columns.push_back(std::to_string(d.ordinal));
+    for (const auto& d : devices) {
+      s.rows.push_back({text(std::to_string(d.ordinal))});
+      for (const auto& other : devices)
+        s.rows.back().push_back(other.ordinal < d.links.size() ? text(link_text(d.links[other.ordinal]))
+                                                               : Value{nullptr, "timeout"});
+    }
+    print(s, o.format);
+    if (o.format == Format::table)
+      fmt::print("\nX itself, HOST through host memory, PCIE, FABRIC direct link of the vendor, NET network\n");
+    return verdict(devices);
+  }
+  s.rows_name = "links";
+  s.columns = {"from", "to", "link", "hops", "bandwidth", "latency", "peer.access", "claimed"};
+  s.units = {"", "", "", "", "bytes/s", "ns", "", ""};
+  const auto known = [](uint64_t v) { return v ? Value{v, ""} : Value{nullptr, "unsupported"}; };
+  for (const auto& d : devices)
+    for (uint32_t to = 0; to < d.links.size(); ++to) {
+      const auto& l = d.links[to];
+      if (to == d.ordinal) continue;
+      s.rows.push_back({{d.ordinal, ""},
+                        {to, ""},
+                        text(link_text(l)),
+                        {l.hops, ""},
+                        known(l.bandwidth_bytes_per_s),
+                        known(l.latency_ns),
+                        {l.peer_access != 0, ""},
+                        {l.claimed != 0, ""}});
+    }
+  print(s, o.format);
+  return verdict(devices);
+}
+
+int config(const Options& o) {
+  Sheet s;
+  s.schema = "dgpu.smi.config/1";
+  s.rows_name = "settings";
+  s.columns = {"name", "value", "source", "default", "type", "help"};
+  uint32_t count = 0;
+  dgpuConfigCount(&count);
+  for (uint32_t i = 0; i < count; ++i) {
+    dgpuConfigInfo info = DGPU_CONFIG_INFO_INIT;
+    if (dgpuConfigGetInfo(i, &info) != DGPU_STATUS_SUCCESS) continue;
+    size_t needed = 0;
+    std::string value;
+    if (dgpuConfigGet(info.name, nullptr, 0, &needed) == DGPU_STATUS_SUCCESS && needed) {
+      value.resize(needed);
+      dgpuConfigGet(info.name, value.data(), value.size(), &needed);
+      value.resize(needed - 1);
+    }
+    s.rows.push_back({text(info.name), text(value), text(source_name(info.source)), text(info.def), text(info.type),
+                      text(info.help)});
+  }
+  print(s, o.format);
+  return kOk;
+}
+
+int backends(const Options& o) {
+  uint32_t count = 0;
+  dgpuBackendCount(&count);
+  Sheet s;
+  s.rows_name = "backends";
+  if (o.why) {
+    s.schema = "dgpu.smi.attempts/1";
+    s.columns = {"tried", "name", "taken", "reason"};
+    uint32_t attempts = 0;
+    dgpuBackendAttemptCount(&attempts);
+    for (uint32_t i = 0; i < attempts; ++i) {
+      dgpuBackendAttempt a = DGPU_BACKEND_ATTEMPT_INIT;
+      if (dgpuBackendAttemptGet(i, &a) != DGPU_STATUS_SUCCESS) continue;
+      s.rows.push_back({text(a.path), text(a.name), {a.accepted != 0, ""}, text(a.reason)});
+    }
+    print(s, o.format);
+    return kOk;
+  }
+  s.schema = "dgpu.smi.backends/1";
+  s.columns = {"name", "version", "vendor", "abi", "devices", "path"};
+  for (uint32_t i = 0; i < count; ++i) {
+    dgpuBackend_t backend = nullptr;
+    dgpuBackendInfo info = DGPU_BACKEND_INFO_INIT;
+    if (dgpuBackendGet(i, &backend) != DGPU_STATUS_SUCCESS || dgpuBackendGetInfo(backend, &info) != DGPU_STATUS_SUCCESS)
+      continue;
+    s.rows.push_back({text(info.name),
+                      text(info.version),
+                      text(info.vendor),
+                      text(fmt::format("{}.{}", info.abi_major, info.abi_minor)),
+                      {info.device_count, ""},
+                      text(info.built_in ? "(built in)" : info.path)});
+  }
+  print(s, o.format);
+  return kOk;
+}
+
+}  // namespace smi
