@@ -38,7 +38,7 @@ void read_metrics(dgpuDevice_t device, Device& out) {
     if (dgpuDeviceGetMetric(device, id, &m) == DGPU_STATUS_SUCCESS && !m.absent)           \
       out.metrics[id] = {m.value, ""};                                                     \
     else                                                                                   \
-      out.metrics[id] = {nullptr, absence(m.absent ? m.absent : DGPU_ABSENT_UNSUPPORTED)}; \
+      out.metrics[id] = {nullptr, absence(m.absent)}; \
   }
   DGPU_METRIC_LIST(SMI_READ)
 #undef SMI_READ
