@@ -62,9 +62,9 @@ def public_rule(path, name):
 
 
 def header_rule(path, name):
-    if name in {"stddef.h", "stdint.h"} or name.startswith("dgpu/"):
+    if name in {"stddef.h", "stdint.h", "string.h"} or name.startswith("dgpu/"):
         return None
-    return "a public header includes stddef.h, stdint.h and dgpu/ only"
+    return "a public header includes stddef.h, stdint.h, string.h and dgpu/ only"
 
 
 problems = []
