@@ -1,0 +1,212 @@
+// For benchmarks: a kernel of the cpu backend without the core, its data, and threads that run its chunks.
+#pragma once
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backends/cpu/kernel.h"
+
+namespace dgpu::cpu::bench {
+
+// Threads that spin for a moment between kernels, then sleep: a stand-in for the executor.
+class Runner {
+ public:
+  explicit Runner(int threads) {
+    for (int t = 1; t < threads; ++t) pool_.emplace_back([this] { serve(); });
+  }
+  ~Runner() {
+    stop_ = true;
+    next_round();
+    for (auto& t : pool_) t.join();
+  }
+  void run(const Kernel& kernel, void* const* ports) {
+    if (workspace_bytes_ < kernel.workspace_bytes()) {
+      workspace_bytes_ = (kernel.workspace_bytes() + 4095) / 4096 * 4096;
+      workspace_.reset(std::aligned_alloc(4096, workspace_bytes_));
+    }
+    static const int64_t symbols[8] = {};
+    kernel_ = &kernel;
+    args_ = {ports, symbols, workspace_.get()};
+    for (phase_ = 0; phase_ < kernel.phases(); ++phase_) {
+      chunks_ = kernel.chunks(phase_, args_);
+      next_ = 0;
+      if (chunks_ <= 1) {
+        work();
+        continue;
+      }
+      busy_ = static_cast<int>(pool_.size());
+      next_round();
+      work();
+      for (int spins = 0; busy_.load() > 0;) {
+        if (++spins > kSpins) std::this_thread::yield();
+      }
+    }
+  }
+
+ private:
+  static constexpr int kSpins = 20000;
+  void next_round() {
+    round_.fetch_add(1);
+    round_.notify_all();
+  }
+  void work() {
+    for (uint32_t c; (c = next_.fetch_add(1)) < chunks_;) {
+      if (kernel_->run(phase_, c, args_) < 0) {
+        std::fprintf(stderr, "%s\n", kit::failure().c_str());
+        std::abort();
+      }
+    }
+  }
+  void serve() {
+    for (int seen = 0;;) {
+      for (int spins = 0; round_.load() == seen;) {
+        if (++spins > kSpins) round_.wait(seen);
+      }
+      seen = round_.load();
+      if (stop_) return;
+      work();
+      busy_.fetch_sub(1);
+    }
+  }
+  std::vector<std::thread> pool_;
+  std::atomic<int> round_{0}, busy_{0};
+  std::atomic<bool> stop_{false};
+  std::atomic<uint32_t> next_{0};
+  const Kernel* kernel_ = nullptr;
+  Args args_ = {};
+  uint32_t phase_ = 0, chunks_ = 0;
+  size_t workspace_bytes_ = 0;
+  std::unique_ptr<void, void (*)(void*)> workspace_{nullptr, std::free};
+};
+
+// A description with packed ports.
+class Description {
+ public:
+  explicit Description(std::string name) : name_(std::move(name)) {}
+  void number(const char* name, double x) {
+    auto& a = add(name, DGPU_ATTR_FLOAT, 1);
+    a.floats = {x};
+  }
+  void integer(const char* name, int64_t x, uint32_t type = DGPU_ATTR_INT) { add(name, type, 1).ints = {x}; }
+  void integers(const char* name, std::vector<int64_t> x) {
+    add(name, DGPU_ATTR_INTS, static_cast<uint32_t>(x.size())).ints = std::move(x);
+  }
+  void text(const char* name, const char* x) { add(name, DGPU_ATTR_STRING, 1).text = x; }
+  // Values in [-1, 1), by a linear congruential generator.
+  void random(const char* name, dgpuDtype_t type, const std::vector<int64_t>& shape) {
+    auto& p = port(name, type, shape);
+    for (int64_t i = 0; i < p.elements; ++i) {
+      state_ = state_ * 1664525u + 1013904223u;
+      const float f = static_cast<float>(state_ >> 8) * 0x1p-23f - 1.0f;
+      uint32_t bits;
+      std::memcpy(&bits, &f, 4);
+      if (type == DGPU_DTYPE_F32) {
+        static_cast<float*>(p.data.get())[i] = f;
+      } else {
+        static_cast<uint16_t*>(p.data.get())[i] = static_cast<uint16_t>(bits >> 16);
+      }
+    }
+  }
+  void integers_port(const char* name, const std::vector<int64_t>& shape, const std::vector<int32_t>& values) {
+    auto& p = port(name, DGPU_DTYPE_I32, shape);
+    std::memcpy(p.data.get(), values.data(), values.size() * sizeof(int32_t));
+  }
+  void* const* addresses() {
+    addresses_.clear();
+    for (auto& p : ports_) addresses_.push_back(p.data.get());
+    return addresses_.data();
+  }
+  std::unique_ptr<Kernel> plan(const std::function<std::unique_ptr<Kernel>(const kit::OpView&, std::string*)>& make) {
+    std::vector<dgpuBackendAttr> attrs;
+    std::vector<const dgpuBackendAttr*> attr_list;
+    std::vector<dgpuBackendPort> ports;
+    std::vector<const dgpuBackendPort*> port_list;
+    for (auto& a : attrs_) {
+      attrs.push_back(
+          {sizeof(dgpuBackendAttr), a.name.c_str(), a.type, a.count, a.ints.data(), a.floats.data(), a.text.c_str()});
+    }
+    for (auto& p : ports_) ports.push_back({sizeof(dgpuBackendPort), p.name.c_str(), &p.desc, 0, 0});
+    for (auto& a : attrs) attr_list.push_back(&a);
+    for (auto& p : ports) port_list.push_back(&p);
+    const dgpuBackendOp op = {sizeof(dgpuBackendOp),
+                              name_.c_str(),
+                              1,
+                              static_cast<uint32_t>(attrs.size()),
+                              attr_list.data(),
+                              port_list.data(),
+                              static_cast<uint32_t>(ports.size()),
+                              0};
+    std::string reason;
+    auto kernel = make(kit::OpView(&op), &reason);
+    if (!kernel) {
+      std::fprintf(stderr, "%s: %s\n", name_.c_str(), reason.c_str());
+      std::abort();
+    }
+    return kernel;
+  }
+
+ private:
+  struct Attr {
+    std::string name;
+    uint32_t type, count;
+    std::vector<int64_t> ints;
+    std::vector<double> floats;
+    std::string text;
+  };
+  struct Port {
+    std::string name;
+    dgpuTensorDesc desc = DGPU_TENSOR_DESC_INIT;
+    int64_t elements = 1;
+    std::unique_ptr<void, void (*)(void*)> data{nullptr, std::free};
+  };
+  Attr& add(const char* name, uint32_t type, uint32_t count) {
+    attrs_.push_back({name, type, count, {}, {}, {}});
+    return attrs_.back();
+  }
+  Port& port(const char* name, dgpuDtype_t type, const std::vector<int64_t>& shape) {
+    auto& p = ports_.emplace_back();
+    p.name = name;
+    p.desc.dtype = type;
+    p.desc.rank = static_cast<uint32_t>(shape.size());
+    for (size_t i = shape.size(); i-- > 0;) {
+      p.desc.shape[i] = shape[i];
+      p.desc.strides[i] = p.elements;
+      p.elements *= shape[i];
+    }
+    const size_t bytes = static_cast<size_t>(p.elements) * (type == DGPU_DTYPE_BF16 || type == DGPU_DTYPE_F16 ? 2 : 4);
+    p.data.reset(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096 + 4096));
+    return p;
+  }
+  std::string name_;
+  std::deque<Attr> attrs_;
+  std::deque<Port> ports_;
+  std::vector<void*> addresses_;
+  uint32_t state_ = 1;
+};
+
+// Median of samples over about 0.6 s.
+template <class Body>
+double median_seconds(Body body) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<double> samples;
+  body();
+  const auto begin = Clock::now();
+  while (samples.size() < 5 || (std::chrono::duration<double>(Clock::now() - begin).count() < 0.6)) {
+    const auto start = Clock::now();
+    body();
+    samples.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  std::nth_element(samples.begin(), samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2), samples.end());
+  return samples[samples.size() / 2];
+}
+
+}  // namespace dgpu::cpu::bench
