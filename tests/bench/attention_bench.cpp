@@ -1,6 +1,6 @@
 // Attention: prefill as a share of the machine's f32 FMA peak (visible flops only), decode as a share of its read
 // bandwidth; both measured in the same run. Medians.
-// Usage: attention_bench [prefill|decode|all] [threads]
+// Usage: attention_bench [prefill|decode|all] [threads] [part of a case's name]
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -28,6 +28,11 @@ struct Case {
   dgpuDtype_t type;
   int64_t page = 64, window = 0;
 };
+
+std::string& filter() {
+  static std::string text;
+  return text;
+}
 
 struct Measured {
   double seconds = 0, flops = 0, bytes = 0;
@@ -84,6 +89,7 @@ void prefill(Runner& runner, int threads) {
       {"bf16 16/8  window 256", 1, 1024, 1024, 16, 8, 128, 128, DGPU_DTYPE_BF16, 64, 256},
   };
   for (const auto& c : cases) {
+    if (std::string(c.name).find(filter()) == std::string::npos) continue;
     const double before = probe_f32_flops(threads);
     const auto m = measure(c, runner);
     const double peak = std::max(before, probe_f32_flops(threads));
@@ -99,11 +105,13 @@ void decode(Runner& runner, int threads) {
       {"f32  b1  16/8 d128 32k", 1, 1, 32768, 16, 8, 128, 128, DGPU_DTYPE_F32},
       {"bf16 b16 16/8 d128 4k", 16, 1, 4096, 16, 8, 128, 128, DGPU_DTYPE_BF16},
       {"bf16 b1  16/8 d128 1k", 1, 1, 1024, 16, 8, 128, 128, DGPU_DTYPE_BF16},
+      {"bf16 b1  64/8 d128 1k", 1, 1, 1024, 64, 8, 128, 128, DGPU_DTYPE_BF16},
       {"bf16 b1  64/8 d128 16k", 1, 1, 16384, 64, 8, 128, 128, DGPU_DTYPE_BF16},
       {"bf16 b1 mla 16/1 4k", 1, 1, 4096, 16, 1, 576, 512, DGPU_DTYPE_BF16},
       {"bf16 b1 mla 128/1 4k", 1, 1, 4096, 128, 1, 576, 512, DGPU_DTYPE_BF16},
   };
   for (const auto& c : cases) {
+    if (std::string(c.name).find(filter()) == std::string::npos) continue;
     const double before = probe_read_bytes(threads);
     const auto m = measure(c, runner);
     const double peak = std::max(before, probe_read_bytes(threads));
@@ -116,6 +124,7 @@ void decode(Runner& runner, int threads) {
 
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "all";
+  if (argc > 3) filter() = argv[3];
   const int threads = argc > 2 ? std::atoi(argv[2]) : 2;
   Runner runner(threads);
   std::printf("threads %d, bf16 unit %s\n", threads, gemm::bf16_unit() == gemm::Unit::bf16_dot ? "dot" : "fma");

@@ -47,15 +47,18 @@ struct Kernels {
   void (*transpose_out)(const float* o, int64_t n, int64_t count, const float* factor, float* dst, int64_t ld);
 
   // Narrow: keys lie across the vectors. Rows of q, s, o are ldq, lds, ldo floats apart.
-  // s[r][j] = q[r] . k[j] for j < count, r < R; q rows are padded with zeros to whole vectors.
+  // s[r][j] = q[r] . k[j] for j < count, r < R; q rows are padded with zeros to whole vectors, in the order of k's
+  // type.
   void (*scores_narrow[kMaxNarrowRows + 1][gemm::kTypes])(const float* q, int64_t ldq, const void* const* k,
                                                           int64_t count, int64_t d, float* s, int64_t lds);
   // One row; s is padded to whole vectors. The bounds of the rule point at those of this row.
   void (*softmax_narrow)(float* s, int64_t keys, const ScoreRule& rule, float* m, float* l, float* alpha);
-  // o[r][0..dv) = o * alpha[r] + sum_j p[r][j] v[j].
+  // o[r][0..dv) = o * alpha[r] + sum_j p[r][j] v[j]; o is in the order of v's type.
   void (*values_narrow[kMaxNarrowRows + 1][gemm::kTypes])(const float* p, int64_t ldp, const void* const* v,
                                                           int64_t count, int64_t dv, const float* alpha, float* o,
                                                           int64_t ldo);
+  // Order of elements in which the two above want a row that meets a cache of this type; in place.
+  void (*paired_order[gemm::kTypes])(float* x, int64_t n, bool to_natural);
   // One row of n elements: as merge_wide.
   void (*merge_row)(int64_t n, float* o, float* m, float* l, const float* part, float part_m, float part_l);
   // Adds the sink (a score times log2 e; null: none); gives the factor 1 / sum (0 if the sum is 0) and the log of the
@@ -63,6 +66,12 @@ struct Kernels {
   void (*finish)(int64_t n, const float* m, const float* l, const float* sink, float* factor, float* lse);
   void (*multiply)(const float* x, int64_t n, float factor, float* dst);
 };
+
+// Products of bf16 query rows with bf16 keys by the pair instruction, as scores_narrow; in natural order. An entry per
+// count of rows; null where the machine lacks the instruction.
+using PairScores = void (*)(const void* q, int64_t ldq, const void* const* k, int64_t count, int64_t d, float* s,
+                            int64_t lds);
+const PairScores* pair_scores();
 
 const Kernels* kernels_for(gemm::Isa isa);  // null where this machine or build lacks it
 const Kernels& best_kernels();              // asked anew at each call: obeys a change of Highway's targets

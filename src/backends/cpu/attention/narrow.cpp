@@ -1,16 +1,61 @@
 // Few query rows: keys and values are read once, in place, and multiplied from the cache for all heads of the group.
 // One block has all key heads, so that the cache is read in the order in which it lies in memory.
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 
 #include "backends/cpu/attention/block.h"
+#include "backends/cpu/gemm/gemm.h"
 
 namespace dgpu::cpu::attention {
 namespace {
 
 constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 constexpr int64_t kBlockKeys = 64, kPad = 16;
+constexpr int64_t kBlockBytes = 256 << 10;  // this block and the next lie in the second-level cache
+
+// Brings rows of the next block into the second-level cache, a few lines at a time between products: rows of all key
+// heads in memory order, which the hardware does not foresee across pages.
+class Prefetcher {
+ public:
+  void begin(const char* k, int64_t k_bytes, const char* v, int64_t v_bytes, int64_t budget) {
+    base_[0] = k;
+    base_[1] = v;
+    bytes_[0] = k_bytes;
+    bytes_[1] = v_bytes;
+    budget_ = budget;
+  }
+  void rows(const int64_t* k, const int64_t* v, int64_t k_size, int64_t v_size, int64_t n) {
+    offsets_[0] = k;
+    offsets_[1] = v;
+    size_[0] = k_size;
+    size_[1] = v_size;
+    rows_ = n;
+    row_ = at_ = 0;
+    which_ = 0;
+  }
+  // The part of the rows that falls to one of the block's products.
+  void step() {
+    for (int64_t lines = budget_; lines > 0 && row_ < rows_;) {
+      const char* p = base_[which_] + offsets_[which_][row_] * size_[which_];
+      for (; lines > 0 && at_ < bytes_[which_]; at_ += 64, --lines) __builtin_prefetch(p + at_, 0, 2);
+      if (at_ < bytes_[which_]) return;
+      at_ = 0;
+      if (++which_ == 2) {
+        which_ = 0;
+        ++row_;
+      }
+    }
+  }
+
+ private:
+  const char* base_[2] = {};
+  int64_t bytes_[2] = {}, size_[2] = {};
+  const int64_t* offsets_[2] = {};
+  int64_t rows_ = 0, row_ = 0, at_ = 0, budget_ = 0;
+  int which_ = 0;
+};
 
 // Rows are (head, token): head * tokens + token, so that the rows of a key head are consecutive.
 struct State {
@@ -33,7 +78,10 @@ class Narrow {
   }
   void clear(const State& s);
   void prepare();
+  void prepare_bf16();
+  void scores(int64_t row, int64_t count, int64_t j, int64_t keys, float* s);
   dgpuStatus_t run_source(int source);
+  dgpuStatus_t locate_block(const SequenceSource& s, const KeyRange& range, int64_t i, int64_t end);
   dgpuStatus_t run_split(const SequenceSource& s, const KeyRange& range, int64_t i0, int64_t i1);
   void run_head(const KeyRange& range, int64_t i0, int64_t n, int64_t kv);
   void softmax(const KeyRange& range, int64_t i0, int64_t n, int64_t row, float* s, float* alpha);
@@ -50,18 +98,24 @@ class Narrow {
   State total_, part_;
   bool any_ = false;
   int64_t ldq_ = 0;
-  float* queries_ = nullptr;  // [row][ldq], padded with zeros
+  // Query rows [row][ldq], padded with zeros: f32 in natural order, in the order for bf16 keys, and bf16.
+  float *queries_ = nullptr, *paired_queries_ = nullptr;
+  uint16_t* bf16_queries_ = nullptr;
   const SourceSpec* spec_ = nullptr;
   bool has_bias_ = false;
   Bounds* bounds_ = nullptr;  // per token
-  int64_t k_offsets_[kBlockKeys], v_offsets_[kBlockKeys];
-  int32_t positions_[kBlockKeys + kPad] = {};
+  int64_t block_keys_ = kBlockKeys;
+  Prefetcher prefetcher_;
+  // Of this block and the next, in turn.
+  int64_t k_offsets_[2][kBlockKeys], v_offsets_[2][kBlockKeys];
+  int32_t positions_[2][kBlockKeys + kPad] = {};
+  int turn_ = 0;
   const void *k_rows_[kBlockKeys], *v_rows_[kBlockKeys];
   char *k_copies_ = nullptr, *v_copies_ = nullptr;
   float *scores_ = nullptr, *bias_ = nullptr;
 };
 
-constexpr int64_t kScoreStride = kBlockKeys + kPad;
+constexpr int64_t kScoreStride = kBlockKeys + kPad, kScoreKeys = 8;
 
 void Narrow::clear(const State& s) {
   std::memset(s.o, 0, static_cast<size_t>(rows_ * p_.dv) * sizeof(float));
@@ -80,12 +134,39 @@ void Narrow::prepare() {
     load_row(g_, p_.q.type, p_.q.at(args_, token(row) * p_.q.stride(0) + head(row) * p_.q.stride(1)), p_.q.stride(2),
              p_.d, q);
   }
+  bool bf16_keys = false;
+  for (int i = 0; i < p_.source_count; ++i) bf16_keys |= p_.sources[static_cast<size_t>(i)].k.type == gemm::Type::bf16;
+  if (bf16_keys) prepare_bf16();
   bounds_ = scratch_.take<Bounds>(tokens_);
   const int64_t most = p_.max_group * tokens_;
   scores_ = scratch_.take<float>(most * kScoreStride);
   std::memset(scores_, 0, static_cast<size_t>(most * kScoreStride) * sizeof(float));
   bias_ = scratch_.take<float>(kScoreStride);
   std::memset(bias_, 0, kScoreStride * sizeof(float));
+}
+
+void Narrow::prepare_bf16() {
+  if (p_.q.type == gemm::Type::bf16 && g_.isa == gemm::Isa::avx512 && gemm::bf16_unit() == gemm::Unit::bf16_dot) {
+    bf16_queries_ = scratch_.take<uint16_t>(rows_ * ldq_);
+    g_.narrow[static_cast<int>(gemm::Type::bf16)](queries_, rows_ * ldq_, bf16_queries_);  // exact
+    return;
+  }
+  paired_queries_ = scratch_.take<float>(rows_ * ldq_);
+  std::memcpy(paired_queries_, queries_, static_cast<size_t>(rows_ * ldq_) * sizeof(float));
+  for (int64_t row = 0; row < rows_; ++row) {
+    t_.paired_order[static_cast<int>(gemm::Type::bf16)](paired_queries_ + row * ldq_, p_.d, false);
+  }
+}
+
+// Raw products of rows [row, row + count) with keys [j, j + keys) of the block.
+void Narrow::scores(int64_t row, int64_t count, int64_t j, int64_t keys, float* s) {
+  if (spec_->k.type == gemm::Type::bf16 && bf16_queries_ != nullptr) {
+    pair_scores()[count](bf16_queries_ + row * ldq_, ldq_, k_rows_ + j, keys, p_.d, s, kScoreStride);
+    return;
+  }
+  const float* q = spec_->k.type == gemm::Type::bf16 ? paired_queries_ : queries_;
+  t_.scores_narrow[count][static_cast<int>(spec_->k.type)](q + row * ldq_, ldq_, k_rows_ + j, keys, p_.d, s,
+                                                           kScoreStride);
 }
 
 // Weights of one row for keys [i0, i0 + n).
@@ -101,7 +182,7 @@ void Narrow::softmax(const KeyRange& range, int64_t i0, int64_t n, int64_t row, 
     rule.j_hi = &b.j_hi;
     rule.p_lo = &b.p_lo;
     rule.p_last = &b.p_last;
-    rule.positions = spec_->k_positions ? positions_ : nullptr;
+    rule.positions = spec_->k_positions ? positions_[turn_] : nullptr;
   }
   if (has_bias_) {
     const Port& port = p_.bias;
@@ -122,14 +203,17 @@ void Narrow::softmax(const KeyRange& range, int64_t i0, int64_t n, int64_t row, 
 void Narrow::run_head(const KeyRange& range, int64_t i0, int64_t n, int64_t kv) {
   const int64_t row0 = p_.first_head(kv) * tokens_, rows = p_.first_head(kv + 1) * tokens_ - row0;
   if (rows == 0) return;
-  row_addresses(spec_->k, args_, kv, k_offsets_, n, p_.d, k_copies_, k_rows_);
-  row_addresses(spec_->v, args_, kv, v_offsets_, n, p_.dv, v_copies_, v_rows_);
-  const auto k_type = static_cast<int>(spec_->k.type), v_type = static_cast<int>(spec_->v.type);
+  row_addresses(spec_->k, args_, kv, k_offsets_[turn_], n, p_.d, k_copies_, k_rows_);
+  row_addresses(spec_->v, args_, kv, v_offsets_[turn_], n, p_.dv, v_copies_, v_rows_);
+  const auto v_type = static_cast<int>(spec_->v.type);
   float alpha[kNarrowLimit];
-  for (int64_t r = 0; r < rows; r += t_.narrow_rows) {
-    const int64_t count = std::min<int64_t>(t_.narrow_rows, rows - r);
-    t_.scores_narrow[count][k_type](queries_ + (row0 + r) * ldq_, ldq_, k_rows_, n, p_.d, scores_ + r * kScoreStride,
-                                    kScoreStride);
+  for (int64_t j = 0; j < n; j += kScoreKeys) {
+    const int64_t keys = std::min(kScoreKeys, n - j);
+    for (int64_t r = 0; r < rows; r += t_.narrow_rows) {
+      const int64_t count = std::min<int64_t>(t_.narrow_rows, rows - r);
+      scores(row0 + r, count, j, keys, scores_ + r * kScoreStride + j);
+    }
+    prefetcher_.step();
   }
   for (int64_t r = 0; r < rows; ++r) softmax(range, i0, n, row0 + r, scores_ + r * kScoreStride, alpha + r);
   for (int64_t r = 0; r < rows; r += t_.narrow_rows) {
@@ -139,14 +223,29 @@ void Narrow::run_head(const KeyRange& range, int64_t i0, int64_t n, int64_t kv) 
   }
 }
 
+// Offsets of the block that begins at key i, into the arrays of this turn.
+dgpuStatus_t Narrow::locate_block(const SequenceSource& s, const KeyRange& range, int64_t i, int64_t end) {
+  if (i >= end) return DGPU_STATUS_SUCCESS;
+  return locate(s, args_, range, i, std::min(block_keys_, end - i), k_offsets_[turn_], v_offsets_[turn_],
+                spec_->k_positions ? positions_[turn_] : nullptr);
+}
+
 dgpuStatus_t Narrow::run_split(const SequenceSource& s, const KeyRange& range, int64_t i0, int64_t i1) {
   clear(part_);
-  for (int64_t i = i0; i < i1; i += kBlockKeys) {
-    const int64_t n = std::min(kBlockKeys, i1 - i);
-    const auto status =
-        locate(s, args_, range, i, n, k_offsets_, v_offsets_, spec_->k_positions ? positions_ : nullptr);
-    if (status < 0) return status;
+  auto status = locate_block(s, range, i0, i1);
+  for (int64_t i = i0; i < i1 && status >= 0; i += block_keys_) {
+    const int64_t n = std::min(block_keys_, i1 - i), next = i + n;
+    turn_ ^= 1;
+    status = locate_block(s, range, next, i1);
+    turn_ ^= 1;
+    prefetcher_.rows(k_offsets_[turn_ ^ 1], v_offsets_[turn_ ^ 1], gemm::size_of(spec_->k.type),
+                     gemm::size_of(spec_->v.type), std::min(block_keys_, i1 - next));
     for (int64_t kv = 0; kv < p_.kv_heads; ++kv) run_head(range, i, n, kv);
+    turn_ ^= 1;
+  }
+  if (status < 0) return status;
+  for (int64_t row = 0; row < rows_; ++row) {
+    t_.paired_order[static_cast<int>(spec_->v.type)](part_.o + row * p_.dv, p_.dv, true);
   }
   if (job_.source >= 0) return DGPU_STATUS_SUCCESS;
   if (!any_) {
@@ -161,6 +260,13 @@ dgpuStatus_t Narrow::run_split(const SequenceSource& s, const KeyRange& range, i
   return DGPU_STATUS_SUCCESS;
 }
 
+// Bytes of a key in all heads, where the heads follow each other.
+static int64_t row_bytes(const Port& cache, int64_t width) {
+  const int64_t heads = cache.max_extent(2);
+  const int64_t elements = std::max(std::abs(cache.stride(2)) * (heads - 1) + width, width);
+  return std::min<int64_t>(elements, 2 * heads * width) * gemm::size_of(cache.type);
+}
+
 dgpuStatus_t Narrow::run_source(int source) {
   const auto& spec = p_.sources[static_cast<size_t>(source)];
   const auto s = sequence_source(spec, args_, job_.sequence);
@@ -171,6 +277,11 @@ dgpuStatus_t Narrow::run_source(int source) {
   has_bias_ = source == 0 && p_.bias;
   k_copies_ = scratch_.take<char>(copy_bytes(spec.k, p_.d) * kBlockKeys);
   v_copies_ = scratch_.take<char>(copy_bytes(spec.v, p_.dv) * kBlockKeys);
+  const int64_t k_bytes = row_bytes(spec.k, p_.d), v_bytes = row_bytes(spec.v, p_.dv);
+  block_keys_ = std::clamp<int64_t>(kBlockBytes / (k_bytes + v_bytes + 1), 8, kBlockKeys) / 8 * 8;
+  const int64_t steps = block_keys_ / kScoreKeys * p_.kv_heads;
+  prefetcher_.begin(spec.k.data<const char>(args_), k_bytes, spec.v.data<const char>(args_), v_bytes,
+                    (block_keys_ * (k_bytes + v_bytes + 126) / 64 + steps - 1) / steps);
   const int64_t size = job_.split[source];
   int64_t split0 = range.lo / size, split1 = (range.hi + size - 1) / size;
   if (job_.source >= 0) {

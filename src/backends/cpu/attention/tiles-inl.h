@@ -8,9 +8,9 @@
 #endif
 
 #include <cstring>
+#include <type_traits>
 
 #include "backends/cpu/attention/softmax-inl.h"
-#include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace dgpu::cpu::attention::HWY_NAMESPACE {
@@ -94,14 +94,42 @@ HWY_INLINE void store_sums4(V a, V b, V c, V e, float* out) {
 #endif
 }
 
+// Elements that are read as whole vectors. bf16 comes in pairs of vectors: the even elements of 2 kLanes, then the odd
+// ones, which takes one load and no shuffle; the other operand lies in that order (paired_order).
 template <class Tag>
-HWY_INLINE void prefetch_row(const void* row, int64_t n) {
-  constexpr int64_t kLine = 64 / sizeof(typename Tag::T);
-  const auto* p = static_cast<const typename Tag::T*>(row);
-  for (int64_t i = 0; i < n; i += kLine) hwy::Prefetch(p + i);
+constexpr int kStep = std::is_same_v<Tag, conv::BF16> ? 2 : 1;  // vectors
+
+template <class Tag>
+HWY_INLINE void load_step(Tag tag, const typename Tag::T* p, V* x) {
+  if constexpr (kStep<Tag> == 2) {
+    const conv::DU du;
+    const auto u = hn::LoadU(du, reinterpret_cast<const uint32_t*>(p));
+    x[0] = hn::BitCast(D(), hn::ShiftLeft<16>(u));
+    x[1] = hn::BitCast(D(), hn::And(u, hn::Set(du, 0xffff0000u)));
+  } else {
+    x[0] = conv::load(tag, p);
+  }
 }
 
-constexpr int kAhead = 12;  // keys between a prefetch and its use
+// Between natural order and that of load_step, in place; the part that is no whole step is natural in both.
+template <class Tag>
+void paired_order(float* x, int64_t n, bool to_natural) {
+  if constexpr (kStep<Tag> == 2) {
+    for (int64_t i = 0; i + 2 * kLanes <= n; i += 2 * kLanes, x += 2 * kLanes) {
+      float y[2 * kLanes];
+      for (int j = 0; j < kLanes; ++j) {
+        if (to_natural) {
+          y[2 * j] = x[j];
+          y[2 * j + 1] = x[kLanes + j];
+        } else {
+          y[j] = x[2 * j];
+          y[kLanes + j] = x[2 * j + 1];
+        }
+      }
+      std::memcpy(x, y, sizeof(y));
+    }
+  }
+}
 
 template <int R, class Tag>
 void scores_narrow(const float* q, int64_t ldq, const void* const* kv, int64_t count, int64_t n, float* s,
@@ -109,36 +137,37 @@ void scores_narrow(const float* q, int64_t ldq, const void* const* kv, int64_t c
   using T = typename Tag::T;
   constexpr int C = 4;
   const D d;
-  const int64_t whole = n / kLanes * kLanes;
+  constexpr int W = kStep<Tag>;
+  const int64_t whole = n / (W * kLanes) * (W * kLanes);
   for (int64_t j0 = 0; j0 < count; j0 += C) {
     const T* k[C];
-    for (int j = 0; j < C; ++j) {
-      k[j] = static_cast<const T*>(kv[j0 + j < count ? j0 + j : count - 1]);
-      if (j0 + j + kAhead < count) prefetch_row<Tag>(kv[j0 + j + kAhead], n);
-    }
+    for (int j = 0; j < C; ++j) k[j] = static_cast<const T*>(kv[j0 + j < count ? j0 + j : count - 1]);
     V sum[R][C];
 #pragma GCC unroll 4
     for (int i = 0; i < R; ++i) {
 #pragma GCC unroll 4
       for (int j = 0; j < C; ++j) sum[i][j] = hn::Zero(d);
     }
-    for (int64_t p = 0; p < whole; p += kLanes) {
-      V x[C];
+    for (int64_t p = 0; p < whole; p += W * kLanes) {
+      V x[C][W];
 #pragma GCC unroll 4
-      for (int j = 0; j < C; ++j) x[j] = conv::load(Tag(), k[j] + p);
+      for (int j = 0; j < C; ++j) load_step(Tag(), k[j] + p, x[j]);
 #pragma GCC unroll 4
       for (int i = 0; i < R; ++i) {
-        const V y = hn::LoadU(d, q + i * ldq + p);
+#pragma GCC unroll 2
+        for (int w = 0; w < W; ++w) {
+          const V y = hn::LoadU(d, q + i * ldq + p + w * kLanes);
 #pragma GCC unroll 4
-        for (int j = 0; j < C; ++j) sum[i][j] = hn::MulAdd(x[j], y, sum[i][j]);
+          for (int j = 0; j < C; ++j) sum[i][j] = hn::MulAdd(x[j][w], y, sum[i][j]);
+        }
       }
     }
-    if (whole < n) {
+    for (int64_t p = whole; p < n; p += kLanes) {
 #pragma GCC unroll 4
       for (int j = 0; j < C; ++j) {
-        const V x = load_some(Tag(), k[j] + whole, n - whole);
+        const V x = load_some(Tag(), k[j] + p, n - p < kLanes ? n - p : kLanes);
 #pragma GCC unroll 4
-        for (int i = 0; i < R; ++i) sum[i][j] = hn::MulAdd(x, hn::LoadU(d, q + i * ldq + whole), sum[i][j]);
+        for (int i = 0; i < R; ++i) sum[i][j] = hn::MulAdd(x, hn::LoadU(d, q + i * ldq + p), sum[i][j]);
       }
     }
 #pragma GCC unroll 4
@@ -146,57 +175,62 @@ void scores_narrow(const float* q, int64_t ldq, const void* const* kv, int64_t c
   }
 }
 
+// N steps of output elements.
 template <int R, int N, class Tag>
 HWY_INLINE void values_tile(const float* p, int64_t ldp, const void* const* v, int64_t count, int64_t at,
                             const float* alpha, float* o, int64_t ldo) {
   using T = typename Tag::T;
+  constexpr int W = kStep<Tag>, M = N * W;
   const D d;
-  V sum[R][N];
+  V sum[R][M];
 #pragma GCC unroll 4
   for (int i = 0; i < R; ++i) {
     const V a = hn::Set(d, alpha[i]);
 #pragma GCC unroll 8
-    for (int c = 0; c < N; ++c) sum[i][c] = hn::Mul(a, hn::LoadU(d, o + i * ldo + at + c * kLanes));
+    for (int c = 0; c < M; ++c) sum[i][c] = hn::Mul(a, hn::LoadU(d, o + i * ldo + at + c * kLanes));
   }
   for (int64_t j = 0; j < count; ++j) {
     const T* row = static_cast<const T*>(v[j]) + at;
-    V x[N];
+    V x[M];
 #pragma GCC unroll 8
-    for (int c = 0; c < N; ++c) x[c] = conv::load(Tag(), row + c * kLanes);
+    for (int c = 0; c < N; ++c) load_step(Tag(), row + c * W * kLanes, x + c * W);
 #pragma GCC unroll 4
     for (int i = 0; i < R; ++i) {
       const V w = hn::Set(d, p[i * ldp + j]);
 #pragma GCC unroll 8
-      for (int c = 0; c < N; ++c) sum[i][c] = hn::MulAdd(w, x[c], sum[i][c]);
+      for (int c = 0; c < M; ++c) sum[i][c] = hn::MulAdd(w, x[c], sum[i][c]);
     }
   }
 #pragma GCC unroll 4
   for (int i = 0; i < R; ++i) {
 #pragma GCC unroll 8
-    for (int c = 0; c < N; ++c) hn::StoreU(sum[i][c], d, o + i * ldo + at + c * kLanes);
+    for (int c = 0; c < M; ++c) hn::StoreU(sum[i][c], d, o + i * ldo + at + c * kLanes);
   }
 }
 
 template <int R, class Tag>
 void values_narrow(const float* p, int64_t ldp, const void* const* v, int64_t count, int64_t dv, const float* alpha,
                    float* o, int64_t ldo) {
-  constexpr int N = 4;
+  constexpr int W = kStep<Tag>, N = (R == 1 ? 8 : 4) / W;
+  constexpr int64_t step = W * kLanes;
   int64_t at = 0;
-  for (; at + N * kLanes <= dv; at += N * kLanes) values_tile<R, N, Tag>(p, ldp, v, count, at, alpha, o, ldo);
-  for (; at + kLanes <= dv; at += kLanes) values_tile<R, 1, Tag>(p, ldp, v, count, at, alpha, o, ldo);
-  if (at == dv) return;
+  for (; at + N * step <= dv; at += N * step) values_tile<R, N, Tag>(p, ldp, v, count, at, alpha, o, ldo);
+  for (; at + step <= dv; at += step) values_tile<R, 1, Tag>(p, ldp, v, count, at, alpha, o, ldo);
   const D d;
-  for (int i = 0; i < R; ++i) {
-    float lanes[kLanes] = {};
-    const size_t bytes = static_cast<size_t>(dv - at) * sizeof(float);
-    std::memcpy(lanes, o + i * ldo + at, bytes);
-    V sum = hn::Mul(hn::Set(d, alpha[i]), hn::LoadU(d, lanes));
-    for (int64_t j = 0; j < count; ++j) {
-      const auto* row = static_cast<const typename Tag::T*>(v[j]) + at;
-      sum = hn::MulAdd(hn::Set(d, p[i * ldp + j]), load_some(Tag(), row, dv - at), sum);
+  for (; at < dv; at += kLanes) {  // what is no whole step, in natural order
+    const int64_t n = dv - at < kLanes ? dv - at : kLanes;
+    for (int i = 0; i < R; ++i) {
+      float lanes[kLanes] = {};
+      const size_t bytes = static_cast<size_t>(n) * sizeof(float);
+      std::memcpy(lanes, o + i * ldo + at, bytes);
+      V sum = hn::Mul(hn::Set(d, alpha[i]), hn::LoadU(d, lanes));
+      for (int64_t j = 0; j < count; ++j) {
+        const auto* row = static_cast<const typename Tag::T*>(v[j]) + at;
+        sum = hn::MulAdd(hn::Set(d, p[i * ldp + j]), load_some(Tag(), row, n), sum);
+      }
+      hn::StoreU(sum, d, lanes);
+      std::memcpy(o + i * ldo + at, lanes, bytes);
     }
-    hn::StoreU(sum, d, lanes);
-    std::memcpy(o + i * ldo + at, lanes, bytes);
   }
 }
 
