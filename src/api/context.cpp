@@ -44,7 +44,8 @@ extern "C" {
 
 dgpuStatus_t dgpuContextCreate(const dgpuDevice_t* devices, uint32_t count, const dgpuContextOptions* options,
                                dgpuContext_t* out_context) {
-  return library_entry("dgpuContextCreate", [&] { return create_context(devices, count, options, out_context); });
+  return library_entry("dgpuContextCreate", out_context, "out_context",
+                       [&] { return create_context(devices, count, options, out_context); });
 }
 
 dgpuStatus_t dgpuContextDestroy(dgpuContext_t context) {

@@ -25,16 +25,14 @@ Status out_of_range(const char* what, uint32_t index, size_t count) {
 extern "C" {
 
 dgpuStatus_t dgpuBackendCount(uint32_t* out_count) {
-  return library_entry("dgpuBackendCount", [&]() -> Status {
-    DGPU_TRY(clear_output(out_count, "out_count"));
+  return library_entry("dgpuBackendCount", out_count, "out_count", [&]() -> Status {
     *out_count = static_cast<uint32_t>(registry().backends().size());
     return DGPU_STATUS_SUCCESS;
   });
 }
 
 dgpuStatus_t dgpuBackendGet(uint32_t index, dgpuBackend_t* out_backend) {
-  return library_entry("dgpuBackendGet", [&]() -> Status {
-    DGPU_TRY(clear_output(out_backend, "out_backend"));
+  return library_entry("dgpuBackendGet", out_backend, "out_backend", [&]() -> Status {
     const auto backends = registry().backends();
     if (index >= backends.size()) return out_of_range("backends", index, backends.size());
     *out_backend = handle_of<dgpuBackend_t>(*backends[index]);
@@ -60,8 +58,7 @@ dgpuStatus_t dgpuBackendGetInfo(dgpuBackend_t backend, dgpuBackendInfo* out_info
 }
 
 dgpuStatus_t dgpuBackendLoad(const char* path, dgpuBackend_t* out_backend) {
-  return library_entry("dgpuBackendLoad", [&]() -> Status {
-    DGPU_TRY(clear_output(out_backend, "out_backend"));
+  return library_entry("dgpuBackendLoad", out_backend, "out_backend", [&]() -> Status {
     DGPU_TRY(need(path, "path"));
     DGPU_TRY(may_block("dgpuBackendLoad"));
     Ref<Backend> loaded;
@@ -80,16 +77,15 @@ dgpuStatus_t dgpuBackendUnload(dgpuBackend_t backend, uint64_t timeout_ns) {
 }
 
 dgpuStatus_t dgpuBackendAttemptCount(uint32_t* out_count) {
-  return library_entry("dgpuBackendAttemptCount", [&]() -> Status {
-    DGPU_TRY(clear_output(out_count, "out_count"));
+  return library_entry("dgpuBackendAttemptCount", out_count, "out_count", [&]() -> Status {
     *out_count = static_cast<uint32_t>(registry().attempts().size());
     return DGPU_STATUS_SUCCESS;
   });
 }
 
 dgpuStatus_t dgpuBackendAttemptGet(uint32_t index, dgpuBackendAttempt* out_attempt) {
+  zero_struct(out_attempt);
   return library_entry("dgpuBackendAttemptGet", [&]() -> Status {
-    zero_struct(out_attempt);
     const auto attempts = registry().attempts();
     if (index >= attempts.size()) return out_of_range("attempts", index, attempts.size());
     const backend::Attempt& attempt = attempts[index];
@@ -104,16 +100,14 @@ dgpuStatus_t dgpuBackendAttemptGet(uint32_t index, dgpuBackendAttempt* out_attem
 }
 
 dgpuStatus_t dgpuDeviceCount(uint32_t* out_count) {
-  return library_entry("dgpuDeviceCount", [&]() -> Status {
-    DGPU_TRY(clear_output(out_count, "out_count"));
+  return library_entry("dgpuDeviceCount", out_count, "out_count", [&]() -> Status {
     *out_count = static_cast<uint32_t>(registry().devices().size());
     return DGPU_STATUS_SUCCESS;
   });
 }
 
 dgpuStatus_t dgpuDeviceGet(uint32_t ordinal, dgpuDevice_t* out_device) {
-  return library_entry("dgpuDeviceGet", [&]() -> Status {
-    DGPU_TRY(clear_output(out_device, "out_device"));
+  return library_entry("dgpuDeviceGet", out_device, "out_device", [&]() -> Status {
     const auto devices = registry().devices();
     if (ordinal >= devices.size()) {
       return fail(DGPU_STATUS_NOT_FOUND, "ordinal", "ordinal is {}, there are {} devices", ordinal, devices.size());

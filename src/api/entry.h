@@ -36,9 +36,28 @@ inline Status entry(const char* function, F&& body) noexcept {
   }
 }
 
+// Null check of an output parameter, which is also cleared: outputs are null or zero on failure.
+template <typename T>
+inline Status clear_output(T* out, const char* argument) {
+  DGPU_TRY(need(out, argument));
+  *out = T{};
+  return DGPU_STATUS_SUCCESS;
+}
+
 template <typename F>
 inline Status library_entry(const char* function, F&& body) noexcept {
   return entry(function, [&]() -> Status {
+    LibraryUse use;
+    DGPU_TRY(use.enter());
+    return body();
+  });
+}
+
+// With an output parameter, which is cleared before anything can fail.
+template <typename T, typename F>
+inline Status library_entry(const char* function, T* out, const char* argument, F&& body) noexcept {
+  return entry(function, [&]() -> Status {
+    DGPU_TRY(clear_output(out, argument));
     LibraryUse use;
     DGPU_TRY(use.enter());
     return body();
@@ -50,14 +69,6 @@ inline Status may_block(const char* function) {
   if (!in_host_callback()) [[likely]]
     return DGPU_STATUS_SUCCESS;
   return fail(DGPU_STATUS_NOT_PERMITTED, "", "{} can block and is not permitted inside a host callback", function);
-}
-
-// Null check of an output parameter, which is also cleared: outputs are null or zero on failure.
-template <typename T>
-inline Status clear_output(T* out, const char* argument) {
-  DGPU_TRY(need(out, argument));
-  *out = T{};
-  return DGPU_STATUS_SUCCESS;
 }
 
 }  // namespace dgpu

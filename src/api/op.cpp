@@ -64,8 +64,7 @@ dgpuStatus_t dgpuOpGetSchema(const char* name, char* buffer, size_t size, size_t
 }
 
 dgpuStatus_t dgpuOpDescCreate(const char* name, dgpuOpDesc_t* out_op) {
-  return library_entry("dgpuOpDescCreate", [&]() -> Status {
-    DGPU_TRY(clear_output(out_op, "out_op"));
+  return library_entry("dgpuOpDescCreate", out_op, "out_op", [&]() -> Status {
     DGPU_TRY(need(name, "name"));
     if (!ops::find(name)) {
       std::string names;

@@ -11,7 +11,9 @@ static void calls_before_init_say_so(void** state) {
   dgpuDevice_t device = (dgpuDevice_t)(uintptr_t)1;
   CHECK(DGPU_STATUS_NOT_INITIALIZED, dgpuDeviceCount(&count));
   MESSAGE("dgpuInit");
+  assert_int_equal(count, 0);
   CHECK(DGPU_STATUS_NOT_INITIALIZED, dgpuDeviceGet(0, &device));
+  assert_null(device);
   CHECK(DGPU_STATUS_NOT_INITIALIZED, dgpuShutdown());
   assert_string_equal(last_error().function, "dgpuShutdown");
 }
@@ -72,9 +74,11 @@ static void cycle(const char* plugin, int use_devices) {
     OK(dgpuDeviceCount(&count));
     for (uint32_t i = 0; i < count; ++i) {
       dgpuDevice_t device = NULL;
-      dgpuDeviceInfo info = DGPU_DEVICE_INFO_INIT;
+      dgpuContext_t context = NULL;
+      dgpuStream_t stream = NULL;
       OK(dgpuDeviceGet(i, &device));
-      OK(dgpuDeviceGetInfo(device, &info));
+      OK(dgpuContextCreate(&device, 1, NULL, &context));
+      OK(dgpuStreamCreate(context, device, NULL, &stream)); /* left to shutdown */
     }
   }
   OK(dgpuShutdown());
@@ -85,7 +89,7 @@ static void cycle(const char* plugin, int use_devices) {
 static void a_thousand_cycles_do_not_grow(void** state) {
   const char* plugin = need_env("DGPU_TEST_NULL_BACKEND");
   OK(dgpuConfigSet("DGPU_BACKEND_PROBE", "0"));
-  for (int i = 0; i < 50; ++i) cycle(plugin, i % 10 == 0);
+  for (int i = 0; i < 200; ++i) cycle(plugin, i % 10 == 0);
   const size_t heap_before = mallinfo2().uordblks;
   const uint64_t resident_before = resident_bytes();
   for (int i = 0; i < 1000; ++i) cycle(plugin, i % 10 == 0);
@@ -94,9 +98,9 @@ static void a_thousand_cycles_do_not_grow(void** state) {
   OK(dgpuConfigSet("DGPU_BACKEND_PROBE", NULL));
   print_message("heap %zu -> %zu bytes, resident %llu -> %llu bytes\n", heap_before, heap_after,
                 (unsigned long long)resident_before, (unsigned long long)resident_after);
-  /* One leaked object of 16 bytes per cycle would be 16000. Sanitizers replace malloc; theirs reports leaks itself. */
-  assert_true(heap_after < heap_before + 8192);
+  /* Sanitizers replace malloc, and report leaks themselves. */
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  if (getenv("GLIBC_TUNABLES")) assert_true(heap_after <= heap_before); /* set by ctest: no caches, see there */
   assert_true(resident_after < resident_before + (4u << 20));
 #endif
 }
