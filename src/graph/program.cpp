@@ -197,27 +197,44 @@ std::vector<int64_t> evaluate_symbols(const Program& program, const Extents& ext
   return out;
 }
 
+static std::vector<int64_t> dense_strides(const Program& program, const Shape& shape, const Extents& extents) {
+  std::vector<int64_t> strides(shape.size());
+  int64_t stride = 1;
+  for (size_t i = shape.size(); i-- > 0;) {
+    strides[i] = stride;
+    stride *= shape[i].symbol ? evaluate(program.symbols[shape[i].symbol - 1], extents) : shape[i].value;
+  }
+  return strides;
+}
+
+std::vector<int64_t> resolved_strides(const Program& program, Id id, const Extents& extents) {
+  const Value& v = program.values[id];
+  if (!v.is_view()) return dense_strides(program, v.shape, extents);
+  std::vector<int64_t> base, out = v.strides;
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (out[i] != kDense) continue;
+    if (base.empty()) base = dense_strides(program, program.values[v.base].shape, extents);
+    out[i] = base[i];
+  }
+  return out;
+}
+
 dgpuTensorDesc describe(const Program& program, Id id, const Extents& maxima, dgpuDtype_t activation,
                         dgpuDtype_t checkpoint) {
   const Value& v = program.values[id];
   dgpuTensorDesc d = DGPU_TENSOR_DESC_INIT;
   d.dtype = v.rule == TypeRule::Fixed ? v.dtype : v.rule == TypeRule::Activation ? activation : checkpoint;
   d.rank = static_cast<uint32_t>(v.shape.size());
+  const std::vector<int64_t> strides = resolved_strides(program, id, maxima);
   for (uint32_t i = 0; i < d.rank; ++i) {
     const Dim& dim = v.shape[i];
     d.shape[i] = dim.value;
+    d.strides[i] = strides[i];
     if (dim.symbol == 0) continue;
     const Symbol& s = program.symbols[dim.symbol - 1];
     d.shape[i] = evaluate(s, maxima);
     if (per_step(s.base)) d.symbols[i] = dim.symbol;
   }
-  int64_t stride = 1;
-  for (uint32_t i = d.rank; i-- > 0;) {
-    d.strides[i] = stride;
-    stride *= d.shape[i];
-  }
-  if (v.is_view() && !v.strides.empty())
-    for (uint32_t i = 0; i < d.rank; ++i) d.strides[i] = v.strides[i];
   return d;
 }
 
@@ -246,7 +263,7 @@ struct Verifier {
     for (const Value& v : p.values) {
       if (v.is_view() && (v.base >= p.values.size() || p.values[v.base].is_view()))
         return bad(v.name, "a view must have a base that is not a view");
-      if (v.is_view() && v.effect == kNone && v.strides.size() != v.shape.size())
+      if (v.is_view() && v.strides.size() != v.shape.size())
         return bad(v.name, "a view needs one stride per dimension");
       for (const Dim& d : v.shape)
         if (d.symbol > p.symbols.size() || d.value < 0) return bad(v.name, "dimension out of range");

@@ -16,6 +16,7 @@ namespace dgpu::graph {
 
 using Id = uint32_t;  // index into Program::values (or nodes, weights ... where said)
 inline constexpr Id kNone = 0xffffffffu;
+inline constexpr int64_t kDense = -1;  // in Value::strides
 
 // ---- Symbols and dimensions
 // ------------------------------------------------------------------------------------------
@@ -68,8 +69,9 @@ struct Value {
   dgpuDtype_t dtype = 0;  // with TypeRule::Fixed
   Shape shape;
   // A view reads (or is) a part of `base`, which is never a view itself: element [i0, i1, ...] is at offset + sum(i *
-  // strides), in elements. All other values are row-major and dense. Only the outermost dimension of a view's base may
-  // be symbolic, so that strides are plain numbers. The state after an append is a view of the state with `effect` set.
+  // strides), in elements. All other values are row-major and dense. A stride of kDense stands for the base's own
+  // stride in that dimension, which only the session knows where inner extents are its choice (pages of a cache): see
+  // resolved_strides. The state after a write is a view of the whole state with `effect` set.
   Id base = kNone;
   int64_t offset = 0;
   std::vector<int64_t> strides;
@@ -254,6 +256,8 @@ std::vector<int64_t> evaluate_symbols(const Program& program, const Extents& ext
 dgpuTensorDesc describe(const Program& program, Id value, const Extents& maxima, dgpuDtype_t activation,
                         dgpuDtype_t checkpoint);
 int64_t element_count(const std::vector<int64_t>& shape);
+// Strides of any value, in elements, for these extents.
+std::vector<int64_t> resolved_strides(const Program& program, Id value, const Extents& extents);
 
 // Last node that reads each value's memory (by root), or kNone; taps and logits count as read after the last node.
 std::vector<Id> last_uses(const Program& program);

@@ -150,7 +150,7 @@ class Executor {
     const bool ints = !base->i.empty();
     if (ints) out.i.reserve(static_cast<size_t>(element_count(out.shape)));
     else out.f.reserve(static_cast<size_t>(element_count(out.shape)));
-    for_each_offset(out.shape, v.strides, v.offset, [&](int64_t o) {
+    for_each_offset(out.shape, resolved_strides(p_, id, x_), v.offset, [&](int64_t o) {
       if (ints) out.i.push_back(base->i[o]);
       else out.f.push_back(base->f[o]);
     });
@@ -167,7 +167,7 @@ class Executor {
     DGPU_TRY(root(p_.root(id), base));
     size_t at = 0;
     const bool ints = !base->i.empty();
-    for_each_offset(value.shape, v.strides, v.offset, [&](int64_t o) {
+    for_each_offset(value.shape, resolved_strides(p_, id, x_), v.offset, [&](int64_t o) {
       if (ints) base->i[o] = value.i[at++];
       else base->f[o] = value.f[at++];
     });

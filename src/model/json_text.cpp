@@ -29,9 +29,9 @@ const char* type_name(Json::Type type) {
       return "a number";
     case Json::Type::String:
       return "a string";
-    case Json::Type::List:
+    case Json::Type::Array:
       return "a list";
-    case Json::Type::Map:
+    case Json::Type::Object:
       return "an object";
   }
   return "?";
@@ -67,9 +67,9 @@ std::string brief(const Json& v) {
       return fmt::format("{}", v.number);
     case T::String:
       return v.string.size() > 50 ? "\"" + v.string.substr(0, 50) + "...\"" : "\"" + v.string + "\"";
-    case T::List:
+    case T::Array:
       return fmt::format("a list of {}", v.items.size());
-    case T::Map:
+    case T::Object:
       return fmt::format("an object of {} keys", v.members.size());
   }
   return "?";
@@ -182,7 +182,7 @@ class Parser {
   }
 
   Status list(Json& out, uint32_t depth) {
-    out.type = Json::Type::List;
+    out.type = Json::Type::Array;
     ++at_;
     space();
     if (word("]")) return DGPU_STATUS_SUCCESS;
@@ -195,7 +195,7 @@ class Parser {
   }
 
   Status map(Json& out, uint32_t depth) {
-    out.type = Json::Type::Map;
+    out.type = Json::Type::Object;
     ++at_;
     space();
     std::unordered_set<std::string> seen;

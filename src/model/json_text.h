@@ -12,7 +12,7 @@
 namespace dgpu::model {
 
 struct Json {
-  enum class Type : uint8_t { Null, Bool, Int, Float, String, List, Map };
+  enum class Type : uint8_t { Null, Bool, Int, Float, String, Array, Object };
   Type type = Type::Null;
   bool boolean = false;
   uint32_t line = 0, column = 0;  // where it starts, from 1

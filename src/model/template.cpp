@@ -17,8 +17,8 @@ const Block* Template::block(std::string_view n) const { return by_name(blocks, 
 const ExternDef* Template::find_extern(std::string_view n) const { return by_name(externs, n); }
 const StructDef* Template::find_struct(std::string_view n) const { return by_name(structs, n); }
 const std::string* Template::inert_reason(std::string_view key) const {
-  for (const auto& [name, reason] : inert)
-    if (name == key) return &reason;
+  for (const auto& [inert_key, reason] : inert)
+    if (inert_key == key) return &reason;
   return nullptr;
 }
 
@@ -36,9 +36,9 @@ struct Section {
 };
 
 const char* const kSections[] = {"keys",         "structs", "let",    "layer_let", "inert",
-                                 "skip_weights", "extern",  "blocks", "model"};
+                                 "skip_weights", "extern",  "blocks", "model", "checks"};
 const char* const kSingles[] = {"root", "prefix", "scope", "layer_block"};
-const char* const kOwn[] = {"template", "name", "base", "abstract", "match", "about", "checks"};
+const char* const kOwn[] = {"template", "name", "base", "abstract", "match", "about"};
 
 [[noreturn]] void bad(const std::string& file, const Json& at, const std::string& place, const std::string& message) {
   throw Fault{DGPU_STATUS_PARSE_ERROR, file, fmt::format("{}:{}:{}: {}: {}", file, at.line, at.column, place, message)};
@@ -63,7 +63,7 @@ class Loader {
     for (const Entry& e : sections_["skip_weights"].entries) read_skip(e);
     for (const Entry& e : sections_["extern"].entries) read_extern(e);
     for (const Entry& e : sections_["blocks"].entries) read_block(e);
-    for (const auto& [file_name, json] : checks_) read_checks(*json, file_name);
+    for (const Entry& e : sections_["checks"].entries) read_check(e);
   }
 
  private:
@@ -73,7 +73,7 @@ class Loader {
     if (depth > 8)
       throw Fault{DGPU_STATUS_PARSE_ERROR, file.file,
                   fmt::format("{}: more than 8 bases, or a circle of them", file.file)};
-    if (!file.json.is(T::Map)) bad(file.file, file.json, "file", "expected an object");
+    if (!file.json.is(T::Object)) bad(file.file, file.json, "file", "expected an object");
     if (const Json* base = file.json.find("base")) {
       const std::string name = text(*base, file.file, "base", "the name of a template");
       const TemplateFile* found = set_.find(name);
@@ -87,13 +87,12 @@ class Loader {
       if (key == s) return section(file, sections_[key], key, value);
     for (const char* s : kSingles)
       if (key == s) return void(singles_[key] = {key, file.file, &value});
-    if (key == "checks") return void(checks_.emplace_back(file.file, &value));
     for (const char* s : kOwn)
       if (key == s) return;
     bad(file.file, value, key, "unknown member of a template");
   }
   static void section(const TemplateFile& file, Section& into, const std::string& place, const Json& value) {
-    if (!value.is(T::Map)) bad(file.file, value, place, "expected an object");
+    if (!value.is(T::Object)) bad(file.file, value, place, "expected an object");
     for (const auto& [name, json] : value.members) {
       auto it = std::find_if(into.entries.begin(), into.entries.end(),
                              [&, &n = name](const Entry& e) { return e.name == n; });
@@ -125,7 +124,7 @@ class Loader {
     Json as_text = j;
     as_text.type = T::String;
     as_text.string = j.is(T::Null) ? "null" : j.is(T::Bool) ? (j.boolean ? "true" : "false") : brief(j);
-    if (j.is(T::List) || j.is(T::Map)) bad(file, j, place, "expected an expression as a string");
+    if (j.is(T::Array) || j.is(T::Object)) bad(file, j, place, "expected an expression as a string");
     return parse_expr(source(as_text, file, place));
   }
   Interpolated interpolated(const Json& j, const std::string& file, const std::string& place) {
@@ -133,7 +132,7 @@ class Loader {
   }
   static void only(const Json& j, const std::string& file, const std::string& place,
                    std::initializer_list<const char*> allowed) {
-    if (!j.is(T::Map)) bad(file, j, place, fmt::format("expected an object, got {}", brief(j)));
+    if (!j.is(T::Object)) bad(file, j, place, fmt::format("expected an object, got {}", brief(j)));
     for (const auto& [key, value] : j.members) {
       bool known = false;
       for (const char* a : allowed) known |= key == a;
@@ -144,7 +143,7 @@ class Loader {
     }
   }
   static std::vector<std::string> texts(const Json& j, const std::string& file, const std::string& place) {
-    if (!j.is(T::List)) bad(file, j, place, fmt::format("expected a list of strings, got {}", brief(j)));
+    if (!j.is(T::Array)) bad(file, j, place, fmt::format("expected a list of strings, got {}", brief(j)));
     std::vector<std::string> out;
     for (const Json& item : j.items) out.push_back(text(item, file, place, "an element"));
     return out;
@@ -164,7 +163,6 @@ class Loader {
   }
   void named(const std::string& section, std::vector<Named>& out) {
     for (const Entry& e : sections_[section].entries) {
-      std::string text = e.json->is(T::String) ? e.json->string : "";
       out.push_back({e.name, expr(*e.json, e.file, section + "." + e.name)});
     }
   }
@@ -238,11 +236,11 @@ class Loader {
   void rules(KeyEntry& k, const Json& j, const std::string& file, const std::string& place) {
     static const char* const types[] = {"dim", "int", "number", "bool", "string", "list", "any", "struct"};
     if (const Json* in = j.find("in")) {
-      if (!in->is(T::List) || in->items.empty()) bad(file, *in, place, "in must be a list of accepted values");
+      if (!in->is(T::Array) || in->items.empty()) bad(file, *in, place, "in must be a list of accepted values");
       k.in = in->items;
     }
     if (const Json* values = j.find("values")) {
-      if (!values->is(T::Map)) bad(file, *values, place, "values must be an object of strings");
+      if (!values->is(T::Object)) bad(file, *values, place, "values must be an object of strings");
       for (const auto& [from, to] : values->members) k.values.emplace_back(from, text(to, file, place, "the meaning"));
     }
     number(j, "min", k.min, file, place);
@@ -265,11 +263,11 @@ class Loader {
     StructDef s;
     s.name = e.name;
     const Json* keys = e.json->find("keys");
-    if (!keys || !keys->is(T::Map)) bad(e.file, *e.json, place, "a struct needs keys");
+    if (!keys || !keys->is(T::Object)) bad(e.file, *e.json, place, "a struct needs keys");
     for (const auto& [name, json] : keys->members) s.keys.push_back(read_key(name, json, e.file, place + "." + name));
     if (const Json* by = e.json->find("by")) s.by = text(*by, e.file, place, "the name of a field");
     if (const Json* cases = e.json->find("cases")) {
-      if (!cases->is(T::Map) || s.by.empty()) bad(e.file, *cases, place, "cases need \"by\" and must be an object");
+      if (!cases->is(T::Object) || s.by.empty()) bad(e.file, *cases, place, "cases need \"by\" and must be an object");
       for (const auto& [name, json] : cases->members) s.cases.push_back(read_case(name, json, s, e.file, place));
     }
     t_.structs.push_back(std::move(s));
@@ -294,19 +292,16 @@ class Loader {
     return c;
   }
 
-  void read_checks(const Json& j, const std::string& file) {
-    if (!j.is(T::List)) bad(file, j, "checks", "expected a list");
-    for (const Json& item : j.items) {
-      const std::string place = fmt::format("checks[{}]", &item - j.items.data());
-      only(item, file, place, {"that", "key", "text"});
-      const Json *that = item.find("that"), *key = item.find("key"), *say = item.find("text");
-      if (!that || !key || !say) bad(file, item, place, "a check needs that, key and text");
-      CheckEntry c;
-      c.that = expr(*that, file, place);
-      c.key = text(*key, file, place, "the key");
-      c.text = interpolated(*say, file, place);
-      t_.checks.push_back(std::move(c));
-    }
+  void read_check(const Entry& e) {
+    const std::string place = "checks." + e.name;
+    only(*e.json, e.file, place, {"that", "key", "text"});
+    const Json *that = e.json->find("that"), *key = e.json->find("key"), *say = e.json->find("text");
+    if (!that || !key || !say) bad(e.file, *e.json, place, "a check needs that, key and text");
+    CheckEntry c;
+    c.that = expr(*that, e.file, place);
+    c.key = text(*key, e.file, place, "the key");
+    c.text = interpolated(*say, e.file, place);
+    t_.checks.push_back(std::move(c));
   }
 
   // ---- Weights, blocks, operators
@@ -333,7 +328,7 @@ class Loader {
     ExternDef x;
     x.name = e.name;
     const Json *ports = e.json->find("ports"), *outs = e.json->find("out");
-    if (!ports || !outs || !outs->is(T::Map)) bad(e.file, *e.json, place, "an extern operator needs ports and out");
+    if (!ports || !outs || !outs->is(T::Object)) bad(e.file, *e.json, place, "an extern operator needs ports and out");
     for (std::string p : texts(*ports, e.file, place)) {
       ExternPort port;
       if (p.size() > 6 && p.substr(p.size() - 6) == " inout") port.inout = true, p.resize(p.size() - 6);
@@ -365,12 +360,12 @@ class Loader {
     if (const Json* args = e.json->find("args")) b.args = texts(*args, e.file, place + ".args");
     if (const Json* prefix = e.json->find("prefix")) b.prefix = interpolated(*prefix, e.file, place + ".prefix");
     if (const Json* weights = e.json->find("weights")) {
-      if (!weights->is(T::Map)) bad(e.file, *weights, place, "weights must be an object");
+      if (!weights->is(T::Object)) bad(e.file, *weights, place, "weights must be an object");
       for (const auto& [name, json] : weights->members)
         b.weights.push_back(read_weight(name, json, e.file, place + ".weights." + name));
     }
     if (const Json* states = e.json->find("states")) {
-      if (!states->is(T::Map)) bad(e.file, *states, place, "states must be an object");
+      if (!states->is(T::Object)) bad(e.file, *states, place, "states must be an object");
       for (const auto& [name, json] : states->members)
         b.states.push_back({name, expr(json, e.file, place + ".states." + name)});
     }
@@ -400,7 +395,7 @@ class Loader {
     }
     only(j, file, place, {"concat", "of", "then", "if", "tp", "type"});
     const Json *axis = j.find("concat"), *of = j.find("of");
-    if (!axis || !axis->is(T::Int) || axis->integer < 0 || !of || !of->is(T::List) || of->items.empty())
+    if (!axis || !axis->is(T::Int) || axis->integer < 0 || !of || !of->is(T::Array) || of->items.empty())
       bad(file, j, place, "a weight of several tensors needs concat (an axis) and of (a list)");
     w.concat = axis->integer;
     for (const Json& item : of->items) {
@@ -420,7 +415,7 @@ class Loader {
   }
 
   std::vector<Step> read_flow(const Json& j, const std::string& file, const std::string& place, int depth = 0) {
-    if (!j.is(T::List)) bad(file, j, place, "expected a list of statements");
+    if (!j.is(T::Array)) bad(file, j, place, "expected a list of statements");
     if (depth > 8) bad(file, j, place, "groups nested more than 8 deep");
     std::vector<Step> out;
     for (const Json& item : j.items) {
@@ -446,7 +441,6 @@ class Loader {
   Template& t_;
   std::map<std::string, Section> sections_;
   std::map<std::string, Entry> singles_;
-  std::vector<std::pair<std::string, const Json*>> checks_;
 };
 
 }  // namespace
