@@ -133,9 +133,9 @@ static int64_t base_nominal(Base base, Id cache) {
     case Base::LogitRows:
       return 4801;
     case Base::Pages:
-      return 10007 + 2 * c;
+      return 1511 + 2 * c;
     case Base::PageSize:
-      return 104729 + 2 * c;
+      return 20011 + 2 * c;
     case Base::TableWidth:
       return 3001 + 2 * c;
     case Base::Slots:

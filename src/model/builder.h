@@ -101,7 +101,7 @@ class Builder final : public Host {
   graph::Shape shape_of(const Val& v, const Expr& at);
   Val dim_val(const graph::Dim& d) const;
   std::string shape_text(const graph::Shape& shape) const;
-  dgpuTensorDesc nominal(Id id) const;
+  dgpuTensorDesc nominal(const graph::Shape& shape, dgpuDtype_t dtype) const;
 
   // builder_weights.cpp
   Val add_weight(const WeightDecl& w);
@@ -123,6 +123,7 @@ class Builder final : public Host {
   Val emit_unary(const std::string& fn, const Val& x, const Expr& at);
   Val emit_binary(const std::string& fn, const Val& a, const Val& b, const Expr& at);
   void infer(OpCall& call, std::vector<std::pair<graph::Shape, dgpuDtype_t>>& shapes, const Expr& at);
+  graph::Dim restored(const OpCall& call, graph::Dim d) const;
   ops::AttrValue attribute(const Val& v, uint32_t type, const std::string& name, const Expr& at);
   std::string lambda_text(const Lambda& f, const Expr& at);
   StateGroup& group(const Val& v, const Expr& at);

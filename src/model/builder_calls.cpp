@@ -68,6 +68,15 @@ static dgpuDtype_t fixed_type(const ops::PortSchema& row) {
   return only;
 }
 
+// An extent that the session fixes went through inference as its nominal number.
+graph::Dim Builder::restored(const OpCall& call, graph::Dim d) const {
+  if (d.symbol) return d;
+  for (const Bound& b : call.inputs)
+    for (const graph::Dim& in : program_.values[b.value].shape)
+      if (in.symbol && in.value == d.value) return in;
+  return d;
+}
+
 void Builder::infer(OpCall& call, std::vector<std::pair<Shape, dgpuDtype_t>>& shapes, const Expr& at) {
   if (call.is_extern) {
     for (const auto& [shape, dtype] : call.extern_outputs) shapes.emplace_back(shape, dtype_named(dtype));
@@ -82,7 +91,11 @@ void Builder::infer(OpCall& call, std::vector<std::pair<Shape, dgpuDtype_t>>& sh
   for (const auto& [name, v] : call.attrs)
     if (const Status s = ops::set_attr(spec, name, v); s < 0) refuse(s);
   for (const Bound& b : call.inputs)
-    if (const Status s = ops::set_port(spec, b.port, nominal(b.value)); s < 0) refuse(s);
+    if (const Status s = ops::set_port(
+            spec, b.port,
+            nominal(value(b.value).shape, value(b.value).rule == TypeRule::Fixed ? value(b.value).dtype : 0));
+        s < 0)
+      refuse(s);
   const ops::Schema& schema = *ops::find(call.op);
   const bool first_f32 = !call.inputs.empty() && value(call.inputs[0].value).rule == TypeRule::Fixed &&
                          value(call.inputs[0].value).origin != Origin::Weight;
@@ -90,7 +103,7 @@ void Builder::infer(OpCall& call, std::vector<std::pair<Shape, dgpuDtype_t>>& sh
     dgpuTensorDesc d = DGPU_TENSOR_DESC_INIT;
     if (const Status s = ops::infer(spec, port, d); s < 0) refuse(s);
     Shape shape;
-    for (uint32_t i = 0; i < d.rank; ++i) shape.push_back({d.shape[i], d.symbols[i]});
+    for (uint32_t i = 0; i < d.rank; ++i) shape.push_back(restored(call, {d.shape[i], d.symbols[i]}));
     dgpuDtype_t type = fixed_type(*ops::port_schema(schema, port));
     const bool floating = d.dtype == DGPU_DTYPE_BF16 || d.dtype == DGPU_DTYPE_F32 || d.dtype == DGPU_DTYPE_F16;
     if (!type && !floating) type = d.dtype;
@@ -100,12 +113,7 @@ void Builder::infer(OpCall& call, std::vector<std::pair<Shape, dgpuDtype_t>>& sh
   }
   // Whatever is wrong with the whole (a missing port or attribute) shows here, with outputs bound.
   for (size_t i = 0; i < shapes.size(); ++i) {
-    dgpuTensorDesc d = DGPU_TENSOR_DESC_INIT;
-    d.rank = static_cast<uint32_t>(shapes[i].first.size());
-    d.dtype = shapes[i].second ? shapes[i].second : dgpuDtype_t{DGPU_DTYPE_BF16};
-    int64_t stride = 1;
-    for (uint32_t k = d.rank; k-- > 0; stride *= d.shape[k])
-      d.shape[k] = shapes[i].first[k].value, d.symbols[k] = shapes[i].first[k].symbol, d.strides[k] = stride;
+    const dgpuTensorDesc d = nominal(shapes[i].first, shapes[i].second);
     if (const Status s = ops::set_port(spec, call.outputs[i], d); s < 0) refuse(s);
   }
   if (call.op == "cast") return;

@@ -24,7 +24,7 @@ static constexpr size_t kMaxValues = 4'000'000;
 std::string Builder::unique(const std::string& name, std::unordered_map<std::string, uint32_t>& taken) {
   uint32_t& count = taken[name];
   if (count++ == 0) return name;
-  for (uint32_t k = ++count;; ++k) {
+  for (uint32_t k = count;; ++k) {
     std::string other = fmt::format("{}#{}", name, k);
     if (taken.emplace(other, 1).second) return other;
   }
@@ -121,16 +121,15 @@ Shape Builder::shape_of(const Val& v, const Expr& at) {
 
 // For shape inference: nominal extents, symbols marked, and the narrowest floating types, so that a port that insists
 // on f32 is found out.
-dgpuTensorDesc Builder::nominal(Id id) const {
-  const Value& v = program_.values[id];
+dgpuTensorDesc Builder::nominal(const Shape& shape, dgpuDtype_t dtype) const {
   dgpuTensorDesc d = DGPU_TENSOR_DESC_INIT;
-  d.dtype = v.rule == TypeRule::Fixed ? v.dtype : dgpuDtype_t{DGPU_DTYPE_BF16};
-  d.rank = static_cast<uint32_t>(v.shape.size());
+  d.dtype = dtype ? dtype : dgpuDtype_t{DGPU_DTYPE_BF16};
+  d.rank = static_cast<uint32_t>(shape.size());
   int64_t stride = 1;
-  for (uint32_t i = d.rank; i-- > 0;) {
-    d.shape[i] = v.shape[i].value, d.symbols[i] = v.shape[i].symbol;
-    d.strides[i] = stride;
-    stride *= d.shape[i];
+  for (uint32_t i = d.rank; i-- > 0; stride *= d.shape[i]) {
+    d.shape[i] = shape[i].value, d.strides[i] = stride;
+    const uint32_t symbol = shape[i].symbol;  // what the session fixes once is fixed for an operator's plan
+    if (symbol && graph::per_step(program_.symbols[symbol - 1].base)) d.symbols[i] = symbol;
   }
   return d;
 }

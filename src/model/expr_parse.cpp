@@ -129,10 +129,10 @@ class Parser {
   void restore(const Mark& m) { at_ = m.at, tok_ = m.tok; }
 
   template <typename... Kids>
-  ExprPtr node(Op op, uint32_t column, Kids... kids) {
+  ExprPtr node(Op op, uint32_t column, Kids&&... kids) {
     auto e = std::make_unique<Expr>();
     e->op = op, e->column = column, e->source = &src_;
-    (e->kids.push_back(std::move(kids)), ...);
+    (e->kids.push_back(std::forward<Kids>(kids)), ...);
     return e;
   }
 

@@ -73,13 +73,16 @@ std::vector<StateSize> Model::states(dgpuDtype_t activation) const {
   for (const graph::State& s : program_.states) {
     const graph::Cache* cache = s.cache == graph::kNone ? nullptr : &program_.caches[s.cache];
     const int64_t cap = cache ? cache->cap : 0;
-    auto it = std::find_if(out.begin(), out.end(), [&](const StateSize& x) { return x.kind == s.kind && x.cap == cap; });
+    auto it =
+        std::find_if(out.begin(), out.end(), [&](const StateSize& x) { return x.kind == s.kind && x.cap == cap; });
     if (it == out.end()) it = out.insert(out.end(), {s.kind, 0, 0, 0, cap});
     const dgpuDtype_t dtype = s.rule == graph::TypeRule::Fixed ? s.dtype : activation;
     const uint64_t bytes = static_cast<uint64_t>(graph::element_count(s.entry)) * dtype_bits(dtype) / 8;
     ++it->count;
-    if (cache) it->token_bytes += (bytes + static_cast<uint64_t>(cache->every) - 1) / static_cast<uint64_t>(cache->every);
-    else it->fixed_bytes += bytes;
+    if (cache)
+      it->token_bytes += (bytes + static_cast<uint64_t>(cache->every) - 1) / static_cast<uint64_t>(cache->every);
+    else
+      it->fixed_bytes += bytes;
   }
   return out;
 }

@@ -10,11 +10,11 @@
 namespace dgpu::model {
 
 struct StateSize {
-  std::string kind;            // "kv"
-  uint64_t count = 0;          // states of the kind
-  uint64_t fixed_bytes = 0;    // per sequence
-  uint64_t token_bytes = 0;    // per token of a sequence (pools: averaged over the tokens of an entry)
-  int64_t cap = 0;             // tokens after which it stops growing; 0: none
+  std::string kind;          // "kv"
+  uint64_t count = 0;        // states of the kind
+  uint64_t fixed_bytes = 0;  // per sequence
+  uint64_t token_bytes = 0;  // per token of a sequence (pools: averaged over the tokens of an entry)
+  int64_t cap = 0;           // tokens after which it stops growing; 0: none
 };
 
 class Model {
@@ -34,9 +34,9 @@ class Model {
   bool has_checkpoint() const { return has_checkpoint_; }
   const Checkpoint& checkpoint() const { return checkpoint_; }
 
-  uint64_t parameters() const;                            // elements of all checkpoint tensors that the program names
-  uint64_t active_parameters() const;                     // of these, what one token uses: experts by their top_k
-  uint64_t weight_bytes() const;                          // of the checkpoint's tensors; 0 without it
+  uint64_t parameters() const;         // elements of all checkpoint tensors that the program names
+  uint64_t active_parameters() const;  // of these, what one token uses: experts by their top_k
+  uint64_t weight_bytes() const;       // of the checkpoint's tensors; 0 without it
   std::vector<StateSize> states(dgpuDtype_t activation) const;  // by kind and cap, in order of first use
 
  private:

@@ -36,7 +36,7 @@ struct Section {
 };
 
 const char* const kSections[] = {"keys",         "structs", "let",    "layer_let", "inert",
-                                 "skip_weights", "extern",  "blocks", "model", "checks"};
+                                 "skip_weights", "extern",  "blocks", "model",     "checks"};
 const char* const kSingles[] = {"root", "prefix", "scope", "layer_block"};
 const char* const kOwn[] = {"template", "name", "base", "abstract", "match", "about"};
 
