@@ -13,13 +13,15 @@ HWY_BEFORE_NAMESPACE();
 namespace dgpu::cpu::gemm::HWY_NAMESPACE {
 
 // exp(x) within 2 ulp for x in [-87, 88]; clamped outside: underflow gives about 1e-38, NaN stays NaN.
-// Cody and Waite reduction by ln 2 in two parts, then the Cephes expf polynomial.
+// Cody and Waite reduction by ln 2 in two parts, then the Cephes expf polynomial. Adding `magic` rounds to an integer
+// and leaves it, biased, in the low bits.
 HWY_INLINE V exp(V x) {
   const D d;
-  const hn::RebindToSigned<D> di;
-  const V top = hn::Set(d, 88.0f), bottom = hn::Set(d, -87.0f);
-  const V y = hn::IfThenElse(hn::Gt(x, top), top, hn::IfThenElse(hn::Lt(x, bottom), bottom, x));
-  const V n = hn::Round(hn::Mul(y, hn::Set(d, 1.44269504f)));
+  const DU du;
+  const V magic = hn::Set(d, 12582912.0f + 127.0f);  // 1.5 * 2^23 + exponent bias
+  const V y = hn::Max(hn::Set(d, -87.0f), hn::Min(hn::Set(d, 88.0f), x));
+  const V biased = hn::MulAdd(y, hn::Set(d, 1.44269504f), magic);
+  const V n = hn::Sub(biased, magic);
   V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), y);
   r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
   V p = hn::Set(d, 1.9875691500e-4f);
@@ -29,8 +31,7 @@ HWY_INLINE V exp(V x) {
   p = hn::MulAdd(p, r, hn::Set(d, 1.6666665459e-1f));
   p = hn::MulAdd(p, r, hn::Set(d, 5.0000001201e-1f));
   p = hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), hn::Set(d, 1.0f));
-  const auto e = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127)));
-  return hn::Mul(p, hn::BitCast(d, e));
+  return hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(du, biased))));
 }
 
 HWY_INLINE V silu(V x) {

@@ -8,6 +8,8 @@
 namespace dgpu::cpu::gemm {
 namespace {
 
+constexpr int64_t kTallRows = 512;              // of a chunk: each chunk packs its columns of B for itself
+constexpr int64_t kStreamSums = 8192;           // floats of a stream chunk's sums: they stay in the first-level cache
 constexpr int64_t kPreparedBytes = 32 << 20;    // of packed A per round
 constexpr int64_t kChunkProducts = 12'000'000;  // multiplier steps of a chunk, about 200 us
 constexpr int64_t kChunkBytes = 512 << 10;      // of B that an in-place chunk reads, about 30 us
@@ -41,7 +43,7 @@ Path choose_path(const Problem& p, const Options& o) {
   const bool along_k = p.b.col == 1 || p.k <= 1;
   const bool along_n = p.b.row == 1 || p.n <= 1;
   if (o.path == Path::packed) return Path::packed;
-  if (along_k && (o.path == Path::dot || (!o.path && p.m <= kDotRows))) return Path::dot;
+  if (along_k && p.m <= kDotRows && (o.path == Path::dot || !o.path)) return Path::dot;
   if (along_n && p.m <= kMaxStreamRows && (o.path == Path::stream || !o.path)) return Path::stream;
   return Path::packed;
 }
@@ -54,11 +56,11 @@ void block_packed(Plan* x) {
   x->panel_rows = ceil_div(p.m, ceil_div(p.m, t.rows));
   x->panels = ceil_div(p.m, x->panel_rows);
   // Tall chunks amortise the packing of B, which every chunk does for itself.
-  const int64_t tall = std::min<int64_t>(x->panels, std::max<int64_t>(1, 256 / x->panel_rows));
+  const int64_t tall = std::min<int64_t>(x->panels, std::max<int64_t>(1, kTallRows / x->panel_rows));
   const int64_t even = ceil_div(x->panels, ceil_div(x->panels, tall));
   x->rows_per_chunk = even * x->panel_rows;
   const int64_t wanted = kChunkProducts / (x->rows_per_chunk * std::max<int64_t>(1, units_of(x->unit, p.k)));
-  const int64_t wide = std::clamp<int64_t>(wanted / t.b_width * t.b_width, 2 * t.b_width, 512);
+  const int64_t wide = std::clamp<int64_t>(wanted / t.b_width * t.b_width, 2 * t.b_width, kMaxColumns);
   x->columns_per_chunk = std::min(wide, round_up(p.n, t.b_width));
   x->column_chunks = ceil_div(p.n, x->columns_per_chunk);
   x->prepared_a = x->batches == 1 && x->column_chunks > 2 && p.k > 0;
@@ -78,16 +80,18 @@ void block_in_place(Plan* x) {
     x->k_block = dot_k_block(p.m, p.k);
     const int64_t columns = kChunkBytes / std::max<int64_t>(1, p.k * size_of(p.b.type)) / 24 * 24;
     x->columns_per_chunk = std::clamp<int64_t>(columns, 24, std::max<int64_t>(24, round_up(p.n, 24)));
-    x->prepared_a =
-        x->batches == 1 && p.k > 1 && (p.a.col != 1 || p.a.type != (x->unit == Unit::fma ? Type::f32 : Type::bf16));
+    // Several tiles of rows visit A again and again: a copy whose rows do not lie a power of two apart stays in the
+    // cache.
+    x->prepared_a = x->batches == 1 && p.k > 1 &&
+                    (p.m > kMaxDotRows || p.a.col != 1 || p.a.type != (x->unit == Unit::fma ? Type::f32 : Type::bf16));
   } else {
-    x->columns_per_chunk = p.m <= 2 ? 512 : 256;
+    x->columns_per_chunk = std::min<int64_t>(1024, kStreamSums / p.m / 32 * 32);
   }
   x->column_chunks = ceil_div(p.n, x->columns_per_chunk);
 }
 
 int64_t prepared_row_floats(const Plan& x) {  // path dot
-  return round_up(x.unit == Unit::fma ? x.problem.k : ceil_div(x.problem.k, 2), 16);
+  return round_up(x.unit == Unit::fma ? x.problem.k : ceil_div(x.problem.k, 2), 16) + 16;
 }
 
 // Offset in elements of a batch entry, for every operand.
@@ -131,8 +135,8 @@ void prepare(const Plan& x, int64_t row0, int64_t rows, int64_t chunk, const Sou
   const int64_t panels = ceil_div(rows, x.panel_rows), floats = a_panel_floats(t, x.unit, x.k_block);
   for (int64_t i = first; i < std::min(first + kPanelsPerPrepare, panels); ++i) {
     const int64_t i0 = i * x.panel_rows, left = rows - i0;
-    pack_panel(t, x.unit, a.from(row0 + i0, k0), std::min(x.panel_rows, left), left, kc, t.a_width,
-               workspace + (block * panels + i) * floats);
+    pack_panels(t, x.unit, a.from(row0 + i0, k0), std::min(x.panel_rows, left), left, kc, t.a_width,
+                workspace + (block * panels + i) * floats, floats);
   }
 }
 
@@ -203,8 +207,8 @@ size_t max_workspace_bytes(const Problem& problem, const Options& options) {
   const int64_t panel_bytes =
       t.a_width * (round_up(p.k, kUnitBlock) + kUnitBlock) * static_cast<int64_t>(sizeof(float));
   const int64_t all = (ceil_div(p.m, t.rows) + 1) * panel_bytes;
-  const int64_t chunk = (256 / t.rows + 2) * panel_bytes;
-  const int64_t dot = std::min<int64_t>(p.m, kDotRows) * round_up(p.k, 16) * static_cast<int64_t>(sizeof(float));
+  const int64_t chunk = (kTallRows / t.rows + 2) * panel_bytes;
+  const int64_t dot = std::min<int64_t>(p.m, kDotRows) * (round_up(p.k, 16) + 16) * static_cast<int64_t>(sizeof(float));
   return static_cast<size_t>(std::max(dot, std::min(all, std::max(kPreparedBytes, chunk))));
 }
 

@@ -23,33 +23,59 @@ constexpr int dot_columns(int rows) {
 #endif
 }
 
-template <int R, class Tag>
-HWY_INLINE void dot_tile(const float* const* a, const typename Tag::T* const* b, int64_t k, float* sums) {
-  constexpr int C = dot_columns(R);
+constexpr int dot_sums(int rows) { return (rows * dot_columns(rows) + 3) / 4 * 4; }
+
+// sums[i] = sum of the lanes of v[i], i < 4.
+HWY_INLINE void sum_lanes4(const V* v, float* sums) {
+#if HWY_TARGET == HWY_SCALAR
+  for (int i = 0; i < 4; ++i) sums[i] = hn::GetLane(v[i]);
+#else
   const D d;
-  V s[R][C];
-#pragma GCC unroll 4
-  for (int i = 0; i < R; ++i) {
-#pragma GCC unroll 8
-    for (int j = 0; j < C; ++j) s[i][j] = hn::Zero(d);
-  }
+  const hn::RepartitionToWide<DU> dw;
+  const auto wide = [dw](V x) HWY_ATTR { return hn::BitCast(dw, x); };
+  const V s01 = hn::Add(hn::InterleaveLower(d, v[0], v[1]), hn::InterleaveUpper(d, v[0], v[1]));
+  const V s23 = hn::Add(hn::InterleaveLower(d, v[2], v[3]), hn::InterleaveUpper(d, v[2], v[3]));
+  const V blocks = hn::Add(hn::BitCast(d, hn::InterleaveLower(dw, wide(s01), wide(s23))),
+                           hn::BitCast(d, hn::InterleaveUpper(dw, wide(s01), wide(s23))));
+#if HWY_MAX_BYTES == 64
+  const hn::Half<D> dh;
+  const hn::Half<decltype(dh)> dq;
+  const auto half = hn::Add(hn::LowerHalf(dh, blocks), hn::UpperHalf(dh, blocks));
+  hn::StoreU(hn::Add(hn::LowerHalf(dq, half), hn::UpperHalf(dq, half)), dq, sums);
+#elif HWY_MAX_BYTES == 32
+  const hn::Half<D> dh;
+  hn::StoreU(hn::Add(hn::LowerHalf(dh, blocks), hn::UpperHalf(dh, blocks)), dh, sums);
+#else
+  hn::StoreU(blocks, d, sums);
+#endif
+#endif
+}
+
+template <int R, class Tag>
+HWY_INLINE void dot_tile(const float* const* a, const typename Tag::T* const* b, const typename Tag::T* const* next,
+                         int64_t k, float* sums) {
+  constexpr int C = dot_columns(R);
+  constexpr int kSums = dot_sums(R);
+  const D d;
+  V s[kSums];
+#pragma GCC unroll 24
+  for (int i = 0; i < kSums; ++i) s[i] = hn::Zero(d);
   int64_t p = 0;
   for (; p + kLanes <= k; p += kLanes) {
     V x[R];
 #pragma GCC unroll 4
     for (int i = 0; i < R; ++i) x[i] = hn::LoadU(d, a[i] + p);
+#pragma GCC unroll 4
+    for (int i = 0; i < kDotAhead; ++i) __builtin_prefetch(next[i] + p, 0, 2);
 #pragma GCC unroll 8
     for (int j = 0; j < C; ++j) {
       const V y = load(Tag(), b[j] + p);
 #pragma GCC unroll 4
-      for (int i = 0; i < R; ++i) s[i][j] = hn::MulAdd(x[i], y, s[i][j]);
+      for (int i = 0; i < R; ++i) s[i * C + j] = hn::MulAdd(x[i], y, s[i * C + j]);
     }
   }
-#pragma GCC unroll 4
-  for (int i = 0; i < R; ++i) {
-#pragma GCC unroll 8
-    for (int j = 0; j < C; ++j) sums[i * C + j] = hn::GetLane(hn::SumOfLanes(d, s[i][j]));
-  }
+#pragma GCC unroll 6
+  for (int i = 0; i < kSums; i += 4) sum_lanes4(s + i, sums + i);
   for (; p < k; ++p) {
     for (int i = 0; i < R; ++i) {
       for (int j = 0; j < C; ++j) sums[i * C + j] += a[i][p] * load_one(Tag(), b[j] + p);
@@ -58,8 +84,8 @@ HWY_INLINE void dot_tile(const float* const* a, const typename Tag::T* const* b,
 }
 
 template <int R, class Tag>
-void dot(const void* const* av, const void* const* bv, int64_t count, int64_t k, float* c, int64_t ldc,
-         bool accumulate) {
+void dot(const void* const* av, const void* const* bv, const void* const* nextv, int64_t count, int64_t k, float* c,
+         int64_t ldc, bool accumulate) {
   using T = typename Tag::T;
   constexpr int C = dot_columns(R);
   const float* a[R];
@@ -68,8 +94,10 @@ void dot(const void* const* av, const void* const* bv, int64_t count, int64_t k,
     const int valid = static_cast<int>(count - j0 < C ? count - j0 : C);
     const T* b[C];
     for (int j = 0; j < C; ++j) b[j] = static_cast<const T*>(bv[j0 + (j < valid ? j : valid - 1)]);
-    float sums[R * C];
-    dot_tile<R, Tag>(a, b, k, sums);
+    const T* next[kDotAhead];
+    for (int i = 0; i < kDotAhead; ++i) next[i] = static_cast<const T*>(nextv[j0 + (i < valid ? i : valid - 1)]);
+    float sums[dot_sums(R)];
+    dot_tile<R, Tag>(a, b, next, k, sums);
     for (int i = 0; i < R; ++i) {
       float* row = c + i * ldc + j0;
       for (int j = 0; j < valid; ++j) row[j] = sums[i * C + j] + (accumulate ? row[j] : 0.0f);
@@ -77,50 +105,53 @@ void dot(const void* const* av, const void* const* bv, int64_t count, int64_t k,
   }
 }
 
-constexpr int stream_steps(int rows) { return rows <= 2 ? 8 : rows <= 4 ? 4 : 2; }
+constexpr int kStreamSteps = 8;
 
-// U rows of B at a time are added to the sums, which stay in the first-level cache.
+// U rows of B at a time are added to the sums, which stay in the first-level cache; x holds the factors [R][U].
 template <int R, int U, class Tag>
-HWY_INLINE void stream_step(const float* a, int64_t lda, const typename Tag::T* b, int64_t ldb, int64_t n, float* c,
-                            int64_t ldc) {
+HWY_INLINE void stream_step(const float* x, const typename Tag::T* b, int64_t ldb, int64_t n, float* c, int64_t ldc) {
   const D d;
-  V x[R][U];
-#pragma GCC unroll 8
-  for (int i = 0; i < R; ++i) {
-#pragma GCC unroll 8
-    for (int u = 0; u < U; ++u) x[i][u] = hn::Set(d, a[i * lda + u]);
-  }
   int64_t j = 0;
   for (; j + kLanes <= n; j += kLanes) {
+    asm volatile("" ::: "memory");  // keeps x in memory: hoisted broadcasts would spill as whole vectors
     V y[U];
 #pragma GCC unroll 8
     for (int u = 0; u < U; ++u) {
       y[u] = load(Tag(), b + u * ldb + j);
-      hwy::Prefetch(b + (u + U) * ldb + j);
+      // Into the second-level cache: rows a power of two apart would push each other out of the first.
+      __builtin_prefetch(b + (u + U) * ldb + j, 0, 2);
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int i = 0; i < R; ++i) {
       V s = hn::LoadU(d, c + i * ldc + j);
 #pragma GCC unroll 8
-      for (int u = 0; u < U; ++u) s = hn::MulAdd(x[i][u], y[u], s);
+      for (int u = 0; u < U; ++u) s = hn::MulAdd(hn::Set(d, x[i * U + u]), y[u], s);
       hn::StoreU(s, d, c + i * ldc + j);
     }
   }
   for (; j < n; ++j) {
     for (int i = 0; i < R; ++i) {
-      for (int u = 0; u < U; ++u) c[i * ldc + j] += a[i * lda + u] * load_one(Tag(), b + u * ldb + j);
+      for (int u = 0; u < U; ++u) c[i * ldc + j] += x[i * U + u] * load_one(Tag(), b + u * ldb + j);
     }
   }
 }
 
 template <int R, class Tag>
-void stream(const float* a, int64_t lda, const void* bv, int64_t ldb, int64_t n, int64_t k, float* c, int64_t ldc) {
-  constexpr int U = stream_steps(R);
+void stream(const void* av, int64_t lda, const void* bv, int64_t ldb, int64_t n, int64_t k, float* c, int64_t ldc) {
+  constexpr int U = kStreamSteps;
+  const auto* a = static_cast<const float*>(av);
   const auto* b = static_cast<const typename Tag::T*>(bv);
   for (int i = 0; i < R; ++i) std::memset(c + i * ldc, 0, static_cast<size_t>(n) * sizeof(float));
+  float x[R * U];
   int64_t p = 0;
-  for (; p + U <= k; p += U) stream_step<R, U, Tag>(a + p, lda, b + p * ldb, ldb, n, c, ldc);
-  for (; p < k; ++p) stream_step<R, 1, Tag>(a + p, lda, b + p * ldb, ldb, n, c, ldc);
+  for (; p + U <= k; p += U) {
+    for (int i = 0; i < R; ++i) std::memcpy(x + i * U, a + i * lda + p, sizeof(float) * U);
+    stream_step<R, U, Tag>(x, b + p * ldb, ldb, n, c, ldc);
+  }
+  for (; p < k; ++p) {
+    for (int i = 0; i < R; ++i) x[i] = a[i * lda + p];
+    stream_step<R, 1, Tag>(x, b + p * ldb, ldb, n, c, ldc);
+  }
 }
 
 }  // namespace dgpu::cpu::gemm::HWY_NAMESPACE

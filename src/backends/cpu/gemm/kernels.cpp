@@ -86,7 +86,7 @@ Kernels make(Isa isa, const char* name) {
   fill_type<BF16>(&t, Type::bf16);
   fill_type<F16>(&t, Type::f16);
   t.pack_pair_rows = pack_rows<Pair>;
-  t.pack_pair_columns = pack_pair_columns;
+  t.pack_pair_columns = pack_columns<Pair>;
   t.bias_activation = bias_activation;
   t.multiply = multiply;
   t.add = add;
@@ -102,7 +102,7 @@ HWY_AFTER_NAMESPACE();
 namespace dgpu::cpu::gemm {
 
 const Kernels* kernels(Isa isa) {
-  const int64_t supported = hwy::SupportedTargets();
+  static const int64_t supported = hwy::SupportedTargets();  // asks CPUID, which traps under a hypervisor
   (void)supported;
   switch (isa) {
 #if HWY_TARGETS & HWY_AVX3
@@ -146,13 +146,10 @@ const Kernels* kernels(Isa isa) {
 }
 
 const Kernels& best_kernels() {
-  static const Kernels* const best = [] {
-    for (Isa isa : {Isa::avx512, Isa::avx2, Isa::neon, Isa::sse4}) {
-      if (const Kernels* t = kernels(isa)) return t;
-    }
-    return kernels(Isa::scalar);
-  }();
-  return *best;
+  for (Isa isa : {Isa::avx512, Isa::avx2, Isa::neon, Isa::sse4}) {
+    if (const Kernels* t = kernels(isa)) return *t;
+  }
+  return *kernels(Isa::scalar);
 }
 
 }  // namespace dgpu::cpu::gemm

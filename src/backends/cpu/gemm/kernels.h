@@ -10,22 +10,29 @@ namespace dgpu::cpu::gemm {
 enum class Isa : uint8_t { scalar, sse4, avx2, avx512, neon };
 
 constexpr int kMaxRows = 14;    // rows of the largest register tile
+constexpr int kDotAhead = 3;    // rows of B that a register tile of `dot` reads ahead
 constexpr int kMaxDotRows = 4;  // rows of A in an in-place tile
-constexpr int kMaxStreamRows = 8;
-constexpr int kMaxWidth = 64;  // units of the widest panel
+constexpr int kMaxStreamRows = 16;
+constexpr int kMaxColumns = 512;  // columns of B in a chunk
+constexpr int kMaxWidth = 64;     // units of the widest panel
 
 // c[rows][2 vectors] (+)= A panel * B panel over `units` steps. C is f32 with `ldc` floats between rows.
 using MicroKernel = void (*)(const void* a, const void* b, int64_t units, float* c, int64_t ldc, bool accumulate);
 // Interleaves `width` rows that are contiguous along k. rows[i] points at the first k.
 using PackRows = void (*)(const void* const* rows, int64_t k, int width, void* panel);
-// Same for rows that are contiguous across the panel: element (i, k) at src + i + k * stride. `valid` <= width rows
-// exist; what the others hold is unspecified.
-using PackColumns = void (*)(const void* src, int64_t stride, int64_t k, int valid, int width, void* panel);
-// c[i][j] (+)= sum_k a[i][k] b[j][k] for j < count; b rows are contiguous along k, as are a's.
-using Dot = void (*)(const void* const* a, const void* const* b, int64_t count, int64_t k, float* c, int64_t ldc,
-                     bool accumulate);
-// c[i][0..n) = sum_k a[i * lda + k] b[k * ldb + 0..n).
-using Stream = void (*)(const float* a, int64_t lda, const void* b, int64_t ldb, int64_t n, int64_t k, float* c,
+// Same for rows that are contiguous across the panel: element (i, k) at src + i + k * stride. Fills one panel after the
+// other, `panel_floats` apart, with `columns` <= kMaxColumns rows in all; what the last holds beyond them is
+// unspecified.
+using PackColumns = void (*)(const void* src, int64_t stride, int64_t k, int columns, int width, void* panels,
+                             int64_t panel_floats);
+// c[i][j] (+)= sum_k a[i][k] b[j][k] for j < count; b rows are contiguous along k, as are a's. Meanwhile reads ahead
+// kDotAhead rows from next[j] on for every register tile of rows j: the compute of one block hides the next one's
+// memory.
+using Dot = void (*)(const void* const* a, const void* const* b, const void* const* next, int64_t count, int64_t k,
+                     float* c, int64_t ldc, bool accumulate);
+// c[i][0..n) = sum_k a[i * lda + k] b[k * ldb + 0..n); a is f32, or bf16 for the pair instruction. c has room for n
+// rounded up to b_width.
+using Stream = void (*)(const void* a, int64_t lda, const void* b, int64_t ldb, int64_t n, int64_t k, float* c,
                         int64_t ldc);
 
 struct Kernels {
@@ -54,6 +61,7 @@ struct Kernels {
 struct DotUnit {
   MicroKernel micro[kMaxRows + 1];
   Dot dot[kMaxDotRows + 1];  // both operands bf16
+  Stream stream[kMaxStreamRows + 1];
   double (*peak_loop)(int64_t iterations);
 };
 

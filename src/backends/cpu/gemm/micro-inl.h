@@ -53,37 +53,58 @@ void micro(const void* av, const void* bv, int64_t units, float* HWY_RESTRICT c,
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// Vector j of a 4-unit column block: one 16-byte block from every fourth row.
-HWY_INLINE VU load_blocks(const char* const* rows, int j, int64_t offset) {
-  const DU d;
-  const auto block = [rows, offset](int i) HWY_ATTR {
-    return hn::LoadU(hn::Full128<uint32_t>(), reinterpret_cast<const uint32_t*>(rows[i] + offset));
-  };
-#if HWY_MAX_BYTES == 64
-  const hn::Half<DU> dh;
-  return hn::Combine(d, hn::Combine(dh, block(j + 12), block(j + 8)), hn::Combine(dh, block(j + 4), block(j)));
-#elif HWY_MAX_BYTES == 32
-  return hn::Combine(d, block(j + 4), block(j));
-#else
-  (void)d;
-  return block(j);
-#endif
-}
-
-// out[u] = unit u of kLanes rows, u < 4.
-HWY_INLINE void transpose4(const char* const* rows, int64_t offset, VU* out) {
+// Transposes 4 x 4 units within each 128-bit block.
+HWY_INLINE void transpose_in_blocks(VU* r) {
   const DU d;
   const hn::RepartitionToWide<DU> dw;
-  const VU r0 = load_blocks(rows, 0, offset), r1 = load_blocks(rows, 1, offset);
-  const VU r2 = load_blocks(rows, 2, offset), r3 = load_blocks(rows, 3, offset);
-  const auto lo01 = hn::BitCast(dw, hn::InterleaveLower(d, r0, r1));
-  const auto lo23 = hn::BitCast(dw, hn::InterleaveLower(d, r2, r3));
-  const auto hi01 = hn::BitCast(dw, hn::InterleaveUpper(d, r0, r1));
-  const auto hi23 = hn::BitCast(dw, hn::InterleaveUpper(d, r2, r3));
-  out[0] = hn::BitCast(d, hn::InterleaveLower(dw, lo01, lo23));
-  out[1] = hn::BitCast(d, hn::InterleaveUpper(dw, lo01, lo23));
-  out[2] = hn::BitCast(d, hn::InterleaveLower(dw, hi01, hi23));
-  out[3] = hn::BitCast(d, hn::InterleaveUpper(dw, hi01, hi23));
+  const auto lo01 = hn::BitCast(dw, hn::InterleaveLower(d, r[0], r[1]));
+  const auto lo23 = hn::BitCast(dw, hn::InterleaveLower(d, r[2], r[3]));
+  const auto hi01 = hn::BitCast(dw, hn::InterleaveUpper(d, r[0], r[1]));
+  const auto hi23 = hn::BitCast(dw, hn::InterleaveUpper(d, r[2], r[3]));
+  r[0] = hn::BitCast(d, hn::InterleaveLower(dw, lo01, lo23));
+  r[1] = hn::BitCast(d, hn::InterleaveUpper(dw, lo01, lo23));
+  r[2] = hn::BitCast(d, hn::InterleaveLower(dw, hi01, hi23));
+  r[3] = hn::BitCast(d, hn::InterleaveUpper(dw, hi01, hi23));
+}
+
+// Bytes that packing reads ahead in each row, into the second-level cache: many rows at once defeat the hardware's
+// streams.
+constexpr int kPackAhead = 256;
+
+// Transposes kLanes x kLanes units. Whole vectors are read, so that each cache line is touched once: rows are often a
+// power of two apart and share one set of the first-level cache.
+HWY_INLINE void transpose(const char* const* rows, int64_t offset, VU* r) {
+  const DU d;
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) {
+    r[i] = hn::LoadU(d, reinterpret_cast<const uint32_t*>(rows[i] + offset));
+    __builtin_prefetch(rows[i] + offset + kPackAhead, 0, 2);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < kLanes; i += 4) transpose_in_blocks(r + i);
+#if HWY_MAX_BYTES == 64
+  VU t[16];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const auto low01 = _mm512_shuffle_i32x4(r[i].raw, r[i + 4].raw, 0x44);
+    const auto low23 = _mm512_shuffle_i32x4(r[i + 8].raw, r[i + 12].raw, 0x44);
+    const auto high01 = _mm512_shuffle_i32x4(r[i].raw, r[i + 4].raw, 0xee);
+    const auto high23 = _mm512_shuffle_i32x4(r[i + 8].raw, r[i + 12].raw, 0xee);
+    t[i].raw = _mm512_shuffle_i32x4(low01, low23, 0x88);
+    t[i + 4].raw = _mm512_shuffle_i32x4(low01, low23, 0xdd);
+    t[i + 8].raw = _mm512_shuffle_i32x4(high01, high23, 0x88);
+    t[i + 12].raw = _mm512_shuffle_i32x4(high01, high23, 0xdd);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) r[i] = t[i];
+#elif HWY_MAX_BYTES == 32
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const VU low = hn::ConcatLowerLower(d, r[i + 4], r[i]);
+    r[i + 4] = hn::ConcatUpperUpper(d, r[i + 4], r[i]);
+    r[i] = low;
+  }
+#endif
 }
 #endif
 
@@ -112,14 +133,14 @@ void pack_rows(const void* const* rows, int64_t k, int width, void* panel) {
   int64_t done = 0;
 #if HWY_TARGET != HWY_SCALAR
   const auto* bytes = reinterpret_cast<const char* const*>(rows);
-  for (; done + 4 * kPerUnit <= k; done += 4 * kPerUnit) {
+  for (; done + kLanes * kPerUnit <= k; done += kLanes * kPerUnit) {
     for (int g = 0; g < width; g += kLanes) {
-      VU t[4];
-      transpose4(bytes + g, done * static_cast<int64_t>(sizeof(T)), t);
-#pragma GCC unroll 4
-      for (int u = 0; u < 4; ++u) put_unit(Tag(), t[u], out + g + u * kPanelUnits * width, width);
+      VU t[kLanes];
+      transpose(bytes + g, done * static_cast<int64_t>(sizeof(T)), t);
+#pragma GCC unroll 16
+      for (int u = 0; u < kLanes; ++u) put_unit(Tag(), t[u], out + g + u * kPanelUnits * width, width);
     }
-    out += 4 * kPanelUnits * width;
+    out += kLanes * kPanelUnits * width;
   }
 #endif
   for (; done < k; done += kPair ? 2 : 1, out += width) {
@@ -135,40 +156,47 @@ void pack_rows(const void* const* rows, int64_t k, int width, void* panel) {
   }
 }
 
-template <class Tag>
-void pack_columns(const void* src, int64_t stride, int64_t k, int valid, int width, void* panel) {
-  using T = typename Tag::T;
-  const T* p = static_cast<const T*>(src);
-  float* out = static_cast<float*>(panel);
-  T edge[kMaxWidth] = {};
-  for (int64_t i = 0; i < k; ++i, p += stride, out += width) {
-    const T* row = p;
-    if (valid < width) {
-      std::memcpy(edge, p, static_cast<size_t>(valid) * sizeof(T));
-      row = edge;
-    }
-    for (int g = 0; g < width; g += kLanes) hn::StoreU(load(Tag(), row + g), D(), out + g);
-  }
+constexpr int kColumnsAhead = 16;  // k that pack_columns reads ahead
+template <class T>
+constexpr int kLine = 64 / static_cast<int>(sizeof(T));
+
+template <class T>
+HWY_INLINE void prefetch_row(const T* p, int columns) {
+  for (int c = 0; c < columns; c += kLine<T>) __builtin_prefetch(p + c, 0, 2);
 }
 
-inline void pack_pair_columns(const void* src, int64_t stride, int64_t k, int valid, int width, void* panel) {
-  const uint16_t* p = static_cast<const uint16_t*>(src);
-  auto* out = static_cast<uint32_t*>(panel);
-  uint16_t edge[2][kMaxWidth] = {};
-  for (int64_t i = 0; i < k; i += 2, p += 2 * stride, out += width) {
-    const uint16_t* even = p;
-    const uint16_t* odd = i + 1 < k ? p + stride : nullptr;
-    if (valid < width || odd == nullptr) {
-      const size_t bytes = static_cast<size_t>(valid) * 2;
-      std::memcpy(edge[0], even, bytes);
-      if (odd != nullptr) std::memcpy(edge[1], odd, bytes);
-      if (odd == nullptr) std::memset(edge[1], 0, sizeof(edge[1]));
-      even = edge[0];
-      odd = edge[1];
+// One vector of a panel row: from row k of the source, and for pairs from row k + 1, too.
+template <class Tag>
+HWY_INLINE V column_units(Tag tag, const typename Tag::T* even, const typename Tag::T*) {
+  return load(tag, even);
+}
+HWY_INLINE V column_units(Pair, const uint16_t* even, const uint16_t* odd) {
+  return hn::BitCast(D(), hn::Or(load_u16(even), hn::ShiftLeft<16>(load_u16(odd))));
+}
+
+template <class Tag>
+void pack_columns(const void* src, int64_t stride, int64_t k, int columns, int width, void* panels,
+                  int64_t panel_floats) {
+  using T = typename Tag::T;
+  constexpr int kStep = std::is_same_v<Tag, Pair> ? 2 : 1;
+  static constexpr T kZeros[kMaxColumns] = {};
+  const T* p = static_cast<const T*>(src);
+  float* out = static_cast<float*>(panels);
+  const int whole = columns / kLanes * kLanes;
+  for (int64_t i = 0; i < k; i += kStep, p += kStep * stride, out += width) {
+    for (int s = 0; s < kStep; ++s) prefetch_row(p + (kColumnsAhead + s) * stride, columns);
+    const T* odd = i + 1 < k ? p + stride : kZeros;
+    int c = 0;
+    for (float* panel = out; c < whole; panel += panel_floats) {
+      for (int g = 0; g < width && c < whole; g += kLanes, c += kLanes) {
+        hn::StoreU(column_units(Tag(), p + c, odd + c), D(), panel + g);
+      }
     }
-    for (int g = 0; g < width; g += kLanes) {
-      hn::StoreU(hn::Or(load_u16(even + g), hn::ShiftLeft<16>(load_u16(odd + g))), DU(), out + g);
-    }
+    if (c == columns) continue;
+    T edge[2][kLanes] = {};
+    std::memcpy(edge[0], p + c, static_cast<size_t>(columns - c) * sizeof(T));
+    std::memcpy(edge[1], odd + c, static_cast<size_t>(columns - c) * sizeof(T));
+    hn::StoreU(column_units(Tag(), edge[0], edge[1]), D(), out + c / width * panel_floats + c % width);
   }
 }
 

@@ -82,15 +82,12 @@ void run_packed(const Tile& x, float* sums, int64_t ld) {
   for (int64_t k0 = 0, block = 0; k0 < x.k; k0 += x.k_block, ++block) {
     const int64_t kc = std::min(x.k_block, x.k - k0);
     const int64_t units = units_of(x.unit, kc);
-    for (int64_t j = 0; j < b_panels; ++j) {
-      const int64_t j0 = j * t.b_width, left = x.n - j0;
-      pack_panel(t, x.unit, x.b.from(j0, k0), std::min<int64_t>(t.b_width, left), left, kc, t.b_width, b + j * b_panel);
-    }
+    pack_panels(t, x.unit, x.b.from(0, k0), x.n, x.n, kc, t.b_width, b, b_panel);
     for (int64_t i0 = 0, panel = 0; i0 < x.m; i0 += x.panel_rows, ++panel) {
       const int64_t left = x.m - i0, rows = std::min(x.panel_rows, left);
       const float* a = own_a;
       if (own_a != nullptr) {
-        pack_panel(t, x.unit, x.a.from(i0, k0), rows, left, kc, t.a_width, own_a);
+        pack_panels(t, x.unit, x.a.from(i0, k0), rows, left, kc, t.a_width, own_a, a_panel);
       } else {
         a = x.packed_a + block * x.packed_a_block + panel * a_panel;
       }
@@ -108,6 +105,7 @@ bool readable(const Tile& x) {
 
 void run_dot(const Tile& x, float* sums, int64_t ld) {
   const Kernels& t = *x.kernels;
+  constexpr int64_t kMaxDotTiles = ceil_div(kDotRows, kMaxDotRows);
   constexpr int64_t kGroup = 24;  // rows of B between two visits of the same A: a multiple of every tile width
   Source a = x.a;
   if (!readable(x)) {
@@ -115,19 +113,25 @@ void run_dot(const Tile& x, float* sums, int64_t ld) {
     a = {scratch(Slot::a, x.m * row), x.unit == Unit::fma ? Type::f32 : Type::bf16, row, 1, nullptr};
     for (int64_t i = 0; i < x.m; ++i) copy_row(t, x.unit, x.a, i, x.k, const_cast<void*>(a.at(i, 0)));
   }
-  const int64_t tiles = (x.m + kMaxDotRows - 1) / kMaxDotRows;
+  const int64_t tiles = ceil_div(x.m, kMaxDotRows);
   for (int64_t j0 = 0; j0 < x.n; j0 += kGroup) {
     const int64_t count = std::min(kGroup, x.n - j0);
     for (int64_t k0 = 0; k0 < x.k; k0 += x.k_block) {
       const int64_t kc = std::min(x.k_block, x.k - k0);
-      const void* b[kGroup];
+      // The block after this one: further along k, else the next rows. One tile leaves nothing to hide memory behind.
+      const bool along = k0 + x.k_block < x.k;
+      const int64_t next_j = along || j0 + kGroup >= x.n ? j0 : j0 + kGroup, next_k = along ? k0 + x.k_block : 0;
+      const void *b[kGroup], *next[kGroup + kDotAhead * kMaxDotTiles];
       for (int64_t j = 0; j < count; ++j) b[j] = x.b.at(j0 + j, k0);
+      for (int64_t j = 0; j < kGroup + kDotAhead * tiles; ++j) {
+        next[j] = tiles == 1 ? b[0] : x.b.at(std::min(next_j + j, x.n - 1), next_k);
+      }
       for (int64_t tile = 0; tile < tiles; ++tile) {
         const int64_t i0 = tile * x.m / tiles, rows = (tile + 1) * x.m / tiles - i0;
         const void* rows_of_a[kMaxDotRows];
         for (int64_t i = 0; i < rows; ++i) rows_of_a[i] = a.at(i0 + i, k0);
         const Dot dot = x.unit == Unit::fma ? t.dot[rows][static_cast<int>(x.b.type)] : bf16_dot_unit()->dot[rows];
-        dot(rows_of_a, b, count, kc, sums + i0 * ld + j0, ld, k0 > 0);
+        dot(rows_of_a, b, next + tile * kDotAhead, count, kc, sums + i0 * ld + j0, ld, k0 > 0);
       }
     }
   }
@@ -135,9 +139,12 @@ void run_dot(const Tile& x, float* sums, int64_t ld) {
 
 void run_stream(const Tile& x, float* sums, int64_t ld) {
   const Kernels& t = *x.kernels;
-  float* a = scratch(Slot::a, x.m * x.k);
-  for (int64_t i = 0; i < x.m; ++i) copy_row(t, Unit::fma, x.a, i, x.k, a + i * x.k);
-  t.stream[x.m][static_cast<int>(x.b.type)](a, x.k, x.b.data, x.b.col, x.n, x.k, sums, ld);
+  const int64_t row = round_up(x.k, 16);
+  float* a = scratch(Slot::a, x.m * row);
+  const Type type = x.unit == Unit::fma ? Type::f32 : Type::bf16;
+  for (int64_t i = 0; i < x.m; ++i) copy_row(t, x.unit, x.a, i, x.k, at(a, type, i * row));
+  const Stream stream = x.unit == Unit::fma ? t.stream[x.m][static_cast<int>(x.b.type)] : bf16_dot_unit()->stream[x.m];
+  stream(a, row, x.b.data, x.b.col, x.n, x.k, sums, ld);
 }
 
 }  // namespace
@@ -157,18 +164,24 @@ float* scratch(Slot slot, int64_t floats) {
   return b.data.get();
 }
 
-void pack_panel(const Kernels& t, Unit unit, const Source& s, int64_t count, int64_t available, int64_t k, int width,
-                float* panel) {
+void pack_panels(const Kernels& t, Unit unit, const Source& s, int64_t count, int64_t available, int64_t k, int width,
+                 float* panels, int64_t panel_floats) {
   const int type = static_cast<int>(s.type);
-  if (s.col == 1 || k == 1) {
+  const bool along_k = s.col == 1 || k == 1;
+  if (!along_k && s.row == 1 && s.index == nullptr) {
+    const int columns = static_cast<int>(std::min(round_up(count, width), available));
+    return (unit == Unit::fma ? t.pack_columns[type] : t.pack_pair_columns)(s.data, s.col, k, columns, width, panels,
+                                                                            panel_floats);
+  }
+  for (int64_t i0 = 0; i0 < count; i0 += width, panels += panel_floats) {
+    const int64_t valid = std::min<int64_t>(width, count - i0);
+    if (!along_k) {
+      pack_any(t, unit, s.from(i0, 0), valid, k, width, panels);
+      continue;
+    }
     const void* rows[kMaxWidth];
-    for (int i = 0; i < width; ++i) rows[i] = s.at(std::min<int64_t>(i, count - 1), 0);
-    (unit == Unit::fma ? t.pack_rows[type] : t.pack_pair_rows)(rows, k, width, panel);
-  } else if (s.row == 1 && s.index == nullptr) {
-    const int valid = static_cast<int>(std::min<int64_t>(width, available));
-    (unit == Unit::fma ? t.pack_columns[type] : t.pack_pair_columns)(s.data, s.col, k, valid, width, panel);
-  } else {
-    pack_any(t, unit, s, count, k, width, panel);
+    for (int i = 0; i < width; ++i) rows[i] = s.at(i0 + std::min<int64_t>(i, valid - 1), 0);
+    (unit == Unit::fma ? t.pack_rows[type] : t.pack_pair_rows)(rows, k, width, panels);
   }
 }
 

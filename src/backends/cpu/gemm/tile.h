@@ -46,8 +46,8 @@ inline int64_t a_panel_floats(const Kernels& t, Unit unit, int64_t k_block) {
   return units_of(unit, k_block) * t.a_width;
 }
 
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-inline int64_t round_up(int64_t x, int64_t step) { return ceil_div(x, step) * step; }
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t round_up(int64_t x, int64_t step) { return ceil_div(x, step) * step; }
 
 constexpr int64_t kDotRows = 16;  // in place up to this m where B is contiguous along k
 // Even blocks of at most 384 steps: a 14-row panel of A fills 24 KiB of a 32 KiB L1.
@@ -56,16 +56,17 @@ inline int64_t packed_k_block(Unit unit, int64_t k) {
   const int64_t units = units_of(unit, k < 1 ? 1 : k);
   return round_up(ceil_div(units, ceil_div(units, kUnitBlock)) * (unit == Unit::fma ? 1 : 2), 4);
 }
-inline int64_t dot_k_block(int64_t m, int64_t k) { return m <= kMaxDotRows ? round_up(k, 2) : 1024; }
+inline int64_t dot_k_block(int64_t m, int64_t k) { return m <= kMaxDotRows ? round_up(k, 2) : 2048; }
 
 // Path and blocking for a tile of its own (callers that are not `matmul`), from its kernels, unit, sizes and sources.
 void choose_blocking(Tile* tile);
 
 void run_tile(const Tile& tile);
 
-// Panel of rows [0, count) of `s`, of which `available` >= count may be read, for k in [0, k).
-void pack_panel(const Kernels& t, Unit unit, const Source& s, int64_t count, int64_t available, int64_t k, int width,
-                float* panel);
+// Panels, `panel_floats` apart, of rows [0, count) of `s`, `width` rows each, for k in [0, k). Up to `available` >=
+// count rows may be read.
+void pack_panels(const Kernels& t, Unit unit, const Source& s, int64_t count, int64_t available, int64_t k, int width,
+                 float* panels, int64_t panel_floats);
 // Row i as contiguous f32 (fma) or bf16 (bf16_dot) values.
 void copy_row(const Kernels& t, Unit unit, const Source& s, int64_t i, int64_t k, void* dst);
 
