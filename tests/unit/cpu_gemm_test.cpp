@@ -7,6 +7,7 @@
 #include <string>
 
 #include "backends/cpu/gemm/gemm.h"
+#include "backends/cpu/isa.h"
 #include "backends/cpu/probe.h"
 #include "gemm_runner.h"
 
@@ -184,7 +185,9 @@ void check(Case c) {
   const Tensor before = out;
 
   const Plan x = plan(p, c.options);
-  ASSERT_LE(x.workspace_bytes(), max_workspace_bytes(p, c.options));
+  const Limits most = limits(p, c.options);
+  ASSERT_LE(x.workspace_bytes(), most.workspace_bytes);
+  ASSERT_LE(x.phases(), most.phases);
   Tensor results[3] = {out, out, out};
   const int threads[3] = {1, 2, 5};
   for (int r = 0; r < 3; ++r) {
@@ -458,11 +461,44 @@ TEST_P(Gemm, TileGathersRows) {
   }
 }
 
-TEST(GemmUnit, CanBeForced) {
-  force_bf16_unit(Unit::fma);
+TEST(GemmLimits, BoundAllSmallerSizes) {
+  for (const Kernels* t : instruction_sets()) {
+    for (int64_t m : {1, 5, 16, 17, 100, 513, 3000, 20000}) {
+      for (int64_t k : {1, 100, 4096, 16384, 60000}) {
+        Problem p;
+        p.n = 300;
+        p.a.col = p.b.col = 1;
+        p.m = m;
+        p.k = k;
+        Options o;
+        o.kernels = t;
+        const Limits most = limits(p, o);
+        for (int64_t smaller : {m, m - 1, m / 2, m / 3, m / 7}) {
+          for (int64_t shorter : {k, k / 2, k / 5}) {
+            p.m = smaller;
+            p.k = shorter;
+            const Plan x = plan(p, o);
+            ASSERT_LE(x.workspace_bytes(), most.workspace_bytes) << m << " " << k << " " << smaller << " " << shorter;
+            ASSERT_LE(x.phases(), most.phases) << m << " " << k << " " << smaller << " " << shorter;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(GemmUnit, FollowsTheSetting) {
+  std::string error;
+  ASSERT_TRUE(set_bf16_mode("fma", &error));
   EXPECT_EQ(bf16_unit(), Unit::fma);
-  force_bf16_unit(std::nullopt);
+  ASSERT_TRUE(set_bf16_mode("dot", &error));
+  EXPECT_EQ(bf16_unit() == Unit::bf16_dot, bf16_dot_unit() != nullptr);
+  ASSERT_TRUE(set_bf16_mode("auto", &error));
   EXPECT_EQ(bf16_unit() == Unit::bf16_dot, bf16_dot_is_faster());
+  ASSERT_TRUE(set_isa("avx2", &error));
+  EXPECT_EQ(bf16_unit(), Unit::fma);
+  EXPECT_NE(best_kernels().isa, Isa::avx512);
+  ASSERT_TRUE(set_isa("auto", &error));
 }
 
 }  // namespace

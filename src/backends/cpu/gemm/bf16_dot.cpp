@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "backends/cpu/gemm/kernels.h"
+#include "backends/cpu/isa.h"
 
 #if (defined(__x86_64__) || defined(_M_X64)) && defined(__GNUC__)
 #if !defined(__clang__)
@@ -230,8 +231,7 @@ DotUnit make() {
 
 const DotUnit* bf16_dot_unit() {
   static const DotUnit unit = make();
-  static const bool supported = __builtin_cpu_supports("avx512bf16") != 0;
-  return supported && kernels(Isa::avx512) != nullptr ? &unit : nullptr;
+  return has_bf16_dot() ? &unit : nullptr;
 }
 
 }  // namespace dgpu::cpu::gemm

@@ -1,8 +1,8 @@
 #include "backends/cpu/gemm/gemm.h"
 
 #include <algorithm>
-#include <atomic>
 
+#include "backends/cpu/isa.h"
 #include "backends/cpu/probe.h"
 
 namespace dgpu::cpu::gemm {
@@ -144,16 +144,17 @@ int64_t rows_of_round(const Plan& x, int64_t round) {
   return std::min(x.rows_per_round, x.problem.m - round * x.rows_per_round);
 }
 
-std::atomic<int> forced_unit{-1};
-
 }  // namespace
 
 Unit bf16_unit() {
-  const int forced = forced_unit.load(std::memory_order_relaxed);
-  if (forced >= 0) return static_cast<Unit>(forced);
-  return bf16_dot_is_faster() ? Unit::bf16_dot : Unit::fma;
+  if (bf16_dot_unit() == nullptr || bf16_mode() == Bf16Mode::kFma) return Unit::fma;
+  return bf16_mode() == Bf16Mode::kDot || bf16_dot_is_faster() ? Unit::bf16_dot : Unit::fma;
 }
-void force_bf16_unit(std::optional<Unit> unit) { forced_unit = unit ? static_cast<int>(*unit) : -1; }
+
+void force_bf16_unit(std::optional<Unit> unit) {
+  std::string error;
+  set_bf16_mode(!unit ? "auto" : *unit == Unit::fma ? "fma" : "dot", &error);
+}
 
 Plan plan(const Problem& problem, const Options& options) {
   Plan x;
@@ -177,7 +178,7 @@ Plan plan(const Problem& problem, const Options& options) {
 }
 
 uint32_t Plan::chunks(uint32_t phase) const {
-  if (rounds == 0) return 0;
+  if (phase >= phases() || rounds == 0) return 0;
   if (!prepared_a) return static_cast<uint32_t>(batches * row_chunks * column_chunks);
   const int64_t rows = rows_of_round(*this, phase / 2);
   if (phase % 2 == 0) return static_cast<uint32_t>(prepare_chunks(*this, rows));
@@ -199,17 +200,21 @@ const char* Plan::algorithm() const {
   return kNames[static_cast<int>(unit)][static_cast<int>(path)];
 }
 
-size_t max_workspace_bytes(const Problem& problem, const Options& options) {
+Limits limits(const Problem& problem, const Options& options) {
   Problem p = problem;
   fold_batch(&p);
-  // Rows of packed A grow by at most one panel per started one, and k by one block; rounds bound the rest.
   const Kernels& t = options.kernels != nullptr ? *options.kernels : best_kernels();
-  const int64_t panel_bytes =
-      t.a_width * (round_up(p.k, kUnitBlock) + kUnitBlock) * static_cast<int64_t>(sizeof(float));
-  const int64_t all = (ceil_div(p.m, t.rows) + 1) * panel_bytes;
-  const int64_t chunk = (kTallRows / t.rows + 2) * panel_bytes;
-  const int64_t dot = std::min<int64_t>(p.m, kDotRows) * (round_up(p.k, 16) + 16) * static_cast<int64_t>(sizeof(float));
-  return static_cast<size_t>(std::max(dot, std::min(all, std::max(kPreparedBytes, chunk))));
+  constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
+  // A panel of A for all of k grows by at most one block. Panels are even: at least half as tall as the tile.
+  const int64_t panel_bytes = t.a_width * (round_up(p.k, kUnitBlock) + kUnitBlock) * kFloat;
+  const int64_t all = (ceil_div(p.m, ceil_div(t.rows, 2)) + 1) * panel_bytes;
+  const int64_t chunk_bytes = (kTallRows / ceil_div(t.rows, 2) + 2) * panel_bytes;
+  const int64_t dot = std::min<int64_t>(p.m, kDotRows) * (round_up(p.k, 16) + 16) * kFloat;
+  Limits l;
+  l.workspace_bytes = static_cast<size_t>(std::max(dot, std::min(all, std::max(kPreparedBytes, chunk_bytes))));
+  const int64_t round_panels = std::max<int64_t>(1, (kPreparedBytes - chunk_bytes) / panel_bytes);
+  l.phases = static_cast<uint32_t>(2 * std::max<int64_t>(1, ceil_div(p.m, round_panels * ceil_div(t.rows, 2))));
+  return l;
 }
 
 void run(const Plan& x, uint32_t phase, uint32_t chunk, const Pointers& pointers, void* workspace) {

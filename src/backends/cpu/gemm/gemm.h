@@ -36,14 +36,18 @@ struct Plan {
 };
 
 Plan plan(const Problem& problem, const Options& options = {});
-// An upper bound of plan(p).workspace_bytes() over all p that differ from `problem` in smaller sizes only.
-size_t max_workspace_bytes(const Problem& problem, const Options& options = {});
+// Upper bounds for the plans of all problems that differ from `problem` in smaller sizes only.
+struct Limits {
+  size_t workspace_bytes = 0;
+  uint32_t phases = 1;
+};
+Limits limits(const Problem& problem, const Options& options = {});
 
 // Runs one chunk. Chunks of a phase in any order on any threads, phases in order. The workspace is 64-byte aligned.
 void run(const Plan& plan, uint32_t phase, uint32_t chunk, const Pointers& pointers, void* workspace);
 
-// Whether bf16 products use the pair instruction: measured at first use, or as forced here. For all later plans.
+// The unit for bf16 products: as DGPU_CPU_BF16 says, else the faster one, measured at first use.
 Unit bf16_unit();
-void force_bf16_unit(std::optional<Unit> unit);
+void force_bf16_unit(std::optional<Unit> unit);  // what DGPU_CPU_BF16 sets; unset: auto
 
 }  // namespace dgpu::cpu::gemm

@@ -1,6 +1,8 @@
 // Compiles the inner loops once per instruction set and hands out the tables.
 #include "backends/cpu/gemm/kernels.h"
 
+#include "backends/cpu/isa.h"
+
 #include <type_traits>
 #include <utility>
 
@@ -102,25 +104,24 @@ HWY_AFTER_NAMESPACE();
 namespace dgpu::cpu::gemm {
 
 const Kernels* kernels(Isa isa) {
-  static const int64_t supported = hwy::SupportedTargets();  // asks CPUID, which traps under a hypervisor
-  (void)supported;
+  [[maybe_unused]] const cpu::Isa limit = cpu::isa();
   switch (isa) {
 #if HWY_TARGETS & HWY_AVX3
     case Isa::avx512: {
       static const Kernels table = N_AVX3::make(isa, "avx512");
-      return (supported & HWY_AVX3) != 0 ? &table : nullptr;
+      return limit >= cpu::Isa::kAvx512 ? &table : nullptr;
     }
 #endif
 #if HWY_TARGETS & HWY_AVX2
     case Isa::avx2: {
       static const Kernels table = N_AVX2::make(isa, "avx2");
-      return (supported & HWY_AVX2) != 0 ? &table : nullptr;
+      return limit >= cpu::Isa::kAvx2 ? &table : nullptr;
     }
 #endif
 #if HWY_TARGETS & HWY_SSE4
     case Isa::sse4: {
       static const Kernels table = N_SSE4::make(isa, "sse4");
-      return (supported & HWY_SSE4) != 0 ? &table : nullptr;
+      return limit >= cpu::Isa::kSse4 ? &table : nullptr;
     }
 #endif
 #if HWY_TARGETS & HWY_NEON
