@@ -13,7 +13,7 @@ namespace {
 
 class ExecutorTest : public testing::TestWithParam<int> {
  protected:
-  TestCore core{{{"DGPU_CPU_THREADS", std::to_string(GetParam())}, {"DGPU_CPU_DEVICES", "8"}}};
+  TestCore core{{"DGPU_CPU_THREADS", std::to_string(GetParam())}, {"DGPU_CPU_DEVICES", "8"}};
 };
 INSTANTIATE_TEST_SUITE_P(Threads, ExecutorTest, testing::Values(1, 2, 5));
 

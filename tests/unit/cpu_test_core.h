@@ -70,7 +70,8 @@ class TestQueue {
 
 class TestCore {
  public:
-  explicit TestCore(std::map<std::string, std::string> settings = {}) : settings_(std::move(settings)) {
+  using Setting = std::pair<const std::string, std::string>;
+  explicit TestCore(std::initializer_list<Setting> settings = {}) : settings_(settings) {
     services_.struct_size = sizeof services_;
     services_.abi_major = DGPU_BACKEND_ABI_MAJOR;
     services_.core = reinterpret_cast<dgpuCore*>(this);
@@ -93,6 +94,7 @@ class TestCore {
     EXPECT_EQ(dgpuCpuBackendQuery(DGPU_BACKEND_ABI_MAJOR, DGPU_BACKEND_ABI_MINOR, &table_), 0);
     status_ = table_->initialize(&services_, &backend_);
   }
+  TestCore(const TestCore&) = delete;
   ~TestCore() { shutdown(); }
   // Destroys the queues of the streams first, unless a test wants to see what happens to busy ones.
   void shutdown(bool destroy_queues = true) {
