@@ -26,7 +26,11 @@ void* ArgumentArena::allocate(size_t bytes) {
   const uint64_t tail = tail_.load(std::memory_order_acquire);
   uint64_t start = head_;
   // An empty ring starts over at its beginning, which is still in the cache.
-  if (tail == head_) start = (head_ + capacity_ - 1) & ~(uint64_t{capacity_} - 1);
+  // The skipped bytes are free: without moving the tail they would count as used until something retires.
+  if (tail == head_) {
+    start = (head_ + capacity_ - 1) & ~(uint64_t{capacity_} - 1);
+    tail_.store(start, std::memory_order_relaxed);  // nothing is out that could be released now
+  }
   const uint64_t place = start & (capacity_ - 1);
   if (place + bytes > capacity_) start += capacity_ - place;  // not in two pieces
   if (tail != head_ && start + bytes - tail > capacity_) return nullptr;

@@ -91,7 +91,10 @@ class ArgumentArena {
   // Aligned to 16; null if there is no room now. `head` is the position to go back to.
   void* allocate(size_t bytes);
   uint64_t head() const { return head_; }
-  void rewind(uint64_t head) { head_ = head; }
+  void rewind(uint64_t head) {
+    const uint64_t tail = tail_.load(std::memory_order_acquire);
+    head_ = head < tail ? tail : head;  // allocate may have skipped to the beginning of the ring
+  }
   // Everything up to the position is free again. Any thread, one at a time.
   void release(uint64_t position) { tail_.store(position, std::memory_order_release); }
   void abandon() { base_ = nullptr; }  // leaves the bytes to a backend that may still read them
