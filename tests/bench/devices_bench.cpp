@@ -15,7 +15,7 @@ namespace {
 constexpr int kDevices = 8, kLayers = 24, kPoints = 64, kRuns = 31;
 
 void check(dgpuStatus_t status, const char* what) {
-  if (status >= 0) return;
+  if (status == DGPU_STATUS_SUCCESS) return;
   dgpuErrorInfo info = DGPU_ERROR_INFO_INIT;
   dgpuGetLastError(&info);
   std::fprintf(stderr, "%s: %s: %s\n", what, dgpuStatusName(status), info.message);
@@ -46,8 +46,10 @@ Setup make(int devices) {
   std::vector<dgpuDevice_t> handles(static_cast<size_t>(devices));
   for (int i = 0; i < devices; ++i) CHECK(dgpuDeviceGet(static_cast<uint32_t>(i), &handles[static_cast<size_t>(i)]));
   CHECK(dgpuContextCreate(handles.data(), static_cast<uint32_t>(devices), nullptr, &s.context));
+  dgpuStreamOptions options = DGPU_STREAM_OPTIONS_INIT;
+  options.flags = DGPU_STREAM_BLOCKING_SUBMIT;
   for (const auto device : handles) {
-    CHECK(dgpuStreamCreate(s.context, device, nullptr, &s.streams.emplace_back()));
+    CHECK(dgpuStreamCreate(s.context, device, &options, &s.streams.emplace_back()));
     CHECK(dgpuStreamGetTimeline(s.streams.back(), &s.timelines.emplace_back()));
     CHECK(dgpuMemAllocAsync(s.streams.back(), kPoints * sizeof(float), &s.outputs.emplace_back()));
   }
