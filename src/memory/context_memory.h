@@ -10,6 +10,7 @@ namespace dgpu::memory {
 class Memory final : public ContextMemory {
  public:
   explicit Memory(Context& context);
+  void stream_gone() noexcept override;
   // Segment::kHost: pinned host memory.
   Pool& pool(uint32_t device) { return device == Segment::kHost ? *host_ : *devices_[device]; }
 

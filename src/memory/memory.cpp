@@ -86,6 +86,11 @@ Memory::Memory(Context& context) {
   host_ = std::make_unique<Pool>(context, addresses, std::make_unique<HostSource>(context));
 }
 
+void Memory::stream_gone() noexcept {
+  for (const auto& pool : devices_) pool->settle();
+  host_->settle();
+}
+
 Status attach(Context& context) {
   library().state<MemoryState>();
   context.set_memory(std::make_unique<Memory>(context));

@@ -263,11 +263,18 @@ void Pool::free_after(Block* block, std::vector<Context::Point> points) {
   used_ -= block->asked;
   --live_;
   block->address = 0;
+  // Again under the lock: a stream that is gone since then does not call settle() any more.
+  std::erase_if(points, [](const Context::Point& point) { return point.timeline->retired() >= point.value; });
   if (points.empty()) {
     insert_merged(block, general_, 0);
   } else {
     quarantine_.push_back({block, std::move(points)});
   }
+}
+
+void Pool::settle() {
+  std::lock_guard lock(mutex_);
+  poll();
 }
 
 void Pool::stats(dgpuMemStats& out) {

@@ -56,6 +56,8 @@ class Pool {
   void free_on_stream(Block* block, Timeline* stream, uint64_t value);
   void free_after(Block* block, std::vector<Context::Point> points);
 
+  // Moves what has retired to the general set, and drops the timelines of streams that are done.
+  void settle();
   void stats(dgpuMemStats& out);
   void trim(uint64_t keep_bytes);
 

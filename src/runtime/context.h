@@ -19,6 +19,8 @@ class Stream;
 class ContextMemory {
  public:
   virtual ~ContextMemory() = default;
+  // A stream is going; everything on it has retired. Pools hold its timeline, which holds the context: they let go now.
+  virtual void stream_gone() noexcept = 0;
 };
 
 class Context final : public Object {

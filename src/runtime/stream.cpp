@@ -71,6 +71,7 @@ Status Stream::open_queue(int32_t priority) {
 
 Stream::~Stream() {
   context_->remove_stream(this);
+  if (context_->memory()) context_->memory()->stream_gone();
   if (queue_) device_.queue().destroy(queue_);
   if (abandoned_.load()) {
     arena_.abandon();  // the lost device may still read both
