@@ -35,7 +35,9 @@ Status create_context(const dgpuDevice_t* devices, uint32_t count, const dgpuCon
   Ref<Context> context;
   DGPU_TRY(Context::create(std::move(refs), known.flags, context));
   DGPU_TRY(memory::attach(*context));
-  return handle_publish(std::move(context), out_context);
+  // In its own scope: publishing fails if the backend of a device was unloaded during the call.
+  HandleScope* const scope = context->scope();
+  return handle_publish(std::move(context), out_context, scope);
 }
 
 }  // namespace

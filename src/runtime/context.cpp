@@ -41,6 +41,8 @@ Status Context::create(std::vector<Ref<backend::Device>> devices, uint32_t flags
   }
   auto context = Ref<Context>::adopt(new Context(std::move(devices), flags, dgpu::runtime()));
   context->runtime_.add_context(context.get());
+  // Unloading looks at the list after it closed the devices: either it saw this context, or this sees the closing.
+  for (const auto& device : context->devices_) DGPU_TRY(device->check_usable());
   out = std::move(context);
   return DGPU_STATUS_SUCCESS;
 }
