@@ -6,8 +6,8 @@
 namespace dgpu::graph {
 
 struct Lifetime {
-  uint64_t size = 0;    // bytes
-  uint32_t first = 0;   // first and last step, inclusive, during which the bytes are in use
+  uint64_t size = 0;   // bytes
+  uint32_t first = 0;  // first and last step, inclusive, during which the bytes are in use
   uint32_t last = 0;
   uint64_t offset = 0;  // out
 };

@@ -40,17 +40,29 @@ void BatchLayout::fill_input(const graph::Input& in, int32_t* out, const graph::
       for (int64_t s = 0; s < size; ++s) out[p * size + s] = static_cast<int32_t>(value(p, s));
   };
   switch (in.kind) {
-    case InputKind::Tokens: std::copy_n(tokens, step.tokens, out); break;
-    case InputKind::Positions: per_token([](size_t, uint64_t position) { return position; }); break;
-    case InputKind::Rows: per_token([](size_t b, uint64_t) { return b; }); break;
+    case InputKind::Tokens:
+      std::copy_n(tokens, step.tokens, out);
+      break;
+    case InputKind::Positions:
+      per_token([](size_t, uint64_t position) { return position; });
+      break;
+    case InputKind::Rows:
+      per_token([](size_t b, uint64_t) { return b; });
+      break;
     case InputKind::Offsets:
       for (size_t b = 0; b < sequences.size(); ++b) out[b] = static_cast<int32_t>(sequences[b].first);
       out[sequences.size()] = static_cast<int32_t>(step.tokens);
       break;
-    case InputKind::TotalLengths: per_sequence([](const auto& s) { return s.length + s.count; }); break;
-    case InputKind::LogitRows: std::copy(logit_rows.begin(), logit_rows.end(), out); break;
+    case InputKind::TotalLengths:
+      per_sequence([](const auto& s) { return s.length + s.count; });
+      break;
+    case InputKind::LogitRows:
+      std::copy(logit_rows.begin(), logit_rows.end(), out);
+      break;
     case InputKind::SequenceSlots:
-    case InputKind::CacheTable: per_sequence([](const auto& s) { return s.slot; }); break;
+    case InputKind::CacheTable:
+      per_sequence([](const auto& s) { return s.slot; });
+      break;
     case InputKind::CacheLengths:
       per_sequence([&](const auto& s) { return cache_entries(program_.caches[in.cache], s.length + s.count); });
       break;

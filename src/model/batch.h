@@ -9,9 +9,9 @@ namespace dgpu::model {
 
 // One sequence's part of a step.
 struct BatchSequence {
-  uint32_t slot = 0;     // session slot
-  uint64_t length = 0;   // tokens before the step
-  uint32_t first = 0;    // tokens [first, first + count) of the step
+  uint32_t slot = 0;    // session slot
+  uint64_t length = 0;  // tokens before the step
+  uint32_t first = 0;   // tokens [first, first + count) of the step
   uint32_t count = 0;
 };
 

@@ -20,19 +20,22 @@ Status read_index(const fs::path& path, std::map<std::string, std::string>& out)
   std::error_code ec;
   const auto size = fs::file_size(path, ec);
   if (ec) return fail(DGPU_STATUS_IO_ERROR, path.string(), "{}: {}", path.string(), ec.message());
-  if (size > kMaxIndex) return fail(DGPU_STATUS_PARSE_ERROR, path.string(), "{}: larger than {} bytes", path.string(), kMaxIndex);
+  if (size > kMaxIndex)
+    return fail(DGPU_STATUS_PARSE_ERROR, path.string(), "{}: larger than {} bytes", path.string(), kMaxIndex);
   std::ifstream in(path);
   const auto root = nlohmann::json::parse(in, nullptr, false);
   const std::string name = path.string();
   if (root.is_discarded()) return fail(DGPU_STATUS_PARSE_ERROR, name, "{}: not valid JSON", name);
   if (!root.is_object() || !root.contains("weight_map") || !root["weight_map"].is_object())
-    return fail(DGPU_STATUS_PARSE_ERROR, name, "{}: 'weight_map' (an object of tensor name to file name) is missing", name);
+    return fail(DGPU_STATUS_PARSE_ERROR, name, "{}: 'weight_map' (an object of tensor name to file name) is missing",
+                name);
   for (const auto& [tensor, file] : root["weight_map"].items()) {
-    if (!file.is_string()) return fail(DGPU_STATUS_PARSE_ERROR, name, "{}: weight_map['{}'] is not a file name", name, tensor);
+    if (!file.is_string())
+      return fail(DGPU_STATUS_PARSE_ERROR, name, "{}: weight_map['{}'] is not a file name", name, tensor);
     const auto shard = file.get<std::string>();
     if (shard.empty() || shard.find('/') != std::string::npos)
-      return fail(DGPU_STATUS_PARSE_ERROR, name, "{}: weight_map['{}'] = '{}' must name a file of the same directory", name,
-                  tensor, shard);
+      return fail(DGPU_STATUS_PARSE_ERROR, name, "{}: weight_map['{}'] = '{}' must name a file of the same directory",
+                  name, tensor, shard);
     out[tensor] = shard;
   }
   return DGPU_STATUS_SUCCESS;
@@ -79,7 +82,8 @@ Status Checkpoint::add(std::shared_ptr<SafetensorsFile> file) {
   for (auto [name, info] : file->tensors()) {
     info.file = index;
     if (!tensors_.emplace(name, std::move(info)).second)
-      return fail(DGPU_STATUS_PARSE_ERROR, file->path(), "{}: tensor '{}' is in another shard, too", file->path(), name);
+      return fail(DGPU_STATUS_PARSE_ERROR, file->path(), "{}: tensor '{}' is in another shard, too", file->path(),
+                  name);
   }
   files_.push_back(std::move(file));
   return DGPU_STATUS_SUCCESS;

@@ -93,26 +93,29 @@ Status parse_tensor(const std::string& path, const std::string& name, const Json
     if (key != "dtype" && key != "shape" && key != "data_offsets") return wrong(fmt::format("unknown key '{}'", key));
   if (!j.contains("dtype") || !j["dtype"].is_string()) return wrong("'dtype' must be a string");
   t.dtype_name = j["dtype"].get<std::string>();
-  const auto* row = std::find_if(std::begin(kDtypes), std::end(kDtypes),
-                                 [&](const DtypeRow& r) { return t.dtype_name == r.name; });
+  const auto* row =
+      std::find_if(std::begin(kDtypes), std::end(kDtypes), [&](const DtypeRow& r) { return t.dtype_name == r.name; });
   if (row == std::end(kDtypes)) return wrong(fmt::format("unknown dtype '{}'", t.dtype_name));
   t.dtype = row->dtype;
   if (!j.contains("shape") || !j["shape"].is_array()) return wrong("'shape' must be an array");
   if (j["shape"].size() > kMaxRank) return wrong(fmt::format("rank {} is above {}", j["shape"].size(), kMaxRank));
   uint64_t bits = row->bits;
   for (const auto& d : j["shape"]) {
-    if (!d.is_number_unsigned() || d.get<uint64_t>() > INT64_MAX) return wrong("'shape' holds something that is not a size");
+    if (!d.is_number_unsigned() || d.get<uint64_t>() > INT64_MAX)
+      return wrong("'shape' holds something that is not a size");
     t.shape.push_back(d.get<int64_t>());
     if (__builtin_mul_overflow(bits, d.get<uint64_t>(), &bits)) return wrong("its size overflows 64 bits");
   }
   if (bits % 8) return wrong("its size is not a whole number of bytes");
   const auto offsets = j.value("data_offsets", Json());
-  if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() || !offsets[1].is_number_unsigned())
+  if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
+      !offsets[1].is_number_unsigned())
     return wrong("'data_offsets' must be two byte offsets");
   const auto begin = offsets[0].get<uint64_t>(), end = offsets[1].get<uint64_t>();
   if (begin > end) return wrong(fmt::format("data_offsets [{}, {}] run backwards", begin, end));
   if (end > data_size)
-    return wrong(fmt::format("data_offsets end at {} but the file holds {} data bytes; is it truncated?", end, data_size));
+    return wrong(
+        fmt::format("data_offsets end at {} but the file holds {} data bytes; is it truncated?", end, data_size));
   if (end - begin != bits / 8)
     return wrong(fmt::format("data_offsets span {} bytes, dtype and shape need {}", end - begin, bits / 8));
   t.offset = data_start + begin;
@@ -185,16 +188,18 @@ Status SafetensorsFile::open(const std::string& path, std::shared_ptr<Safetensor
   file->mapping_ = std::make_unique<Mapping>();
   file->fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file->fd_ < 0) return io_error(path, "cannot open");
-  struct stat st{};
+  struct stat st {};
   if (fstat(file->fd_, &st) != 0) return io_error(path, "cannot stat");
   if (!S_ISREG(st.st_mode)) return bad(path, "not a regular file");
   file->size_ = static_cast<uint64_t>(st.st_size);
   uint64_t header = 0;
   if (file->size_ < 8) return bad(path, "shorter than 8 bytes, so there is no header; is it truncated?");
   if (pread(file->fd_, &header, 8, 0) != 8) return io_error(path, "cannot read");
-  if (header > kMaxHeader) return bad(path, fmt::format("header length {} is above the limit of {}", header, kMaxHeader));
+  if (header > kMaxHeader)
+    return bad(path, fmt::format("header length {} is above the limit of {}", header, kMaxHeader));
   if (header > file->size_ - 8)
-    return bad(path, fmt::format("header length {} reaches past the file's {} bytes; is it truncated?", header, file->size_));
+    return bad(path,
+               fmt::format("header length {} reaches past the file's {} bytes; is it truncated?", header, file->size_));
   std::string json(header, '\0');
   for (uint64_t done = 0; done < header;) {
     const auto n = pread(file->fd_, json.data() + done, header - done, static_cast<off_t>(8 + done));

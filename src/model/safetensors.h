@@ -16,9 +16,9 @@ struct TensorInfo {
   dgpuDtype_t dtype = DGPU_DTYPE_NONE;  // NONE: a type of the format that the library does not compute with
   std::string dtype_name;               // as in the file, "BF16"
   std::vector<int64_t> shape;
-  uint64_t offset = 0;                  // bytes from the start of the file
+  uint64_t offset = 0;  // bytes from the start of the file
   uint64_t bytes = 0;
-  uint32_t file = 0;                    // which shard of the checkpoint
+  uint32_t file = 0;  // which shard of the checkpoint
   int64_t elements() const;
 };
 

@@ -34,9 +34,7 @@ class Output {
   uint64_t written() const { return written_; }
 
  private:
-  Status error() const {
-    return fail(DGPU_STATUS_IO_ERROR, path_, "{}: cannot write: {}", path_, strerror(errno));
-  }
+  Status error() const { return fail(DGPU_STATUS_IO_ERROR, path_, "{}: cannot write: {}", path_, strerror(errno)); }
   std::string path_;
   std::FILE* file_;
   uint64_t written_ = 0;
@@ -58,7 +56,8 @@ Status write_safetensors(const std::string& path, const std::vector<TensorSource
   uint64_t at = 0;
   for (const auto& t : tensors) {
     const char* dtype = safetensors_dtype(t.dtype);
-    if (!dtype) return fail(DGPU_STATUS_INVALID_DTYPE, t.name, "{}: the format has no type for {}", t.name, dtype_name(t.dtype));
+    if (!dtype)
+      return fail(DGPU_STATUS_INVALID_DTYPE, t.name, "{}: the format has no type for {}", t.name, dtype_name(t.dtype));
     const auto bytes = byte_size(t);
     header[t.name] = {{"dtype", dtype}, {"shape", t.shape}, {"data_offsets", {at, at + bytes}}};
     at += bytes;
@@ -73,7 +72,8 @@ Status write_safetensors(const std::string& path, const std::vector<TensorSource
     const auto start = out.written();
     DGPU_TRY(t.produce([&](const void* data, size_t size) { return out.write(data, size); }));
     if (out.written() - start != byte_size(t))
-      return fail(DGPU_STATUS_INTERNAL, t.name, "{}: {} bytes were produced, {} declared", t.name, out.written() - start, byte_size(t));
+      return fail(DGPU_STATUS_INTERNAL, t.name, "{}: {} bytes were produced, {} declared", t.name,
+                  out.written() - start, byte_size(t));
   }
   return out.finish(path);
 }

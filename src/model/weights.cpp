@@ -38,8 +38,12 @@ double read_float(const uint8_t* p, dgpuDtype_t dtype) {
       std::memcpy(&v, p, 4);
       return v;
     }
-    case DGPU_DTYPE_F16: std::memcpy(&h, p, 2); return f16_to_f32(h);
-    default: std::memcpy(&h, p, 2); return bf16_to_f32(h);
+    case DGPU_DTYPE_F16:
+      std::memcpy(&h, p, 2);
+      return f16_to_f32(h);
+    default:
+      std::memcpy(&h, p, 2);
+      return bf16_to_f32(h);
   }
 }
 
@@ -107,7 +111,8 @@ Status check_tensors(const graph::Program& program, const Checkpoint& checkpoint
     if (!got) {
       fault(want.name, fmt::format("tensor '{}' {} is missing from the checkpoint", want.name, show(want.shape)));
     } else if (got->shape != want.shape) {
-      fault(want.name, fmt::format("tensor '{}' has shape {}, the config asks for {}", want.name, show(got->shape), show(want.shape)));
+      fault(want.name, fmt::format("tensor '{}' has shape {}, the config asks for {}", want.name, show(got->shape),
+                                   show(want.shape)));
     } else if (want.cls == graph::TensorClass::Integer ? !is_index(got->dtype) : !is_float(got->dtype)) {
       fault(want.name, fmt::format("tensor '{}' has type {}, which is not usable here", want.name, got->dtype_name));
     }
@@ -125,8 +130,10 @@ dgpuDtype_t weight_dtype(const graph::Program& program, const Checkpoint& checkp
   for (const auto& b : weight.blocks) {
     const auto* t = checkpoint.find(program.tensors[b.tensor].name);
     const dgpuDtype_t one = t ? t->dtype : dgpuDtype_t{DGPU_DTYPE_NONE};
-    if (dtype != DGPU_DTYPE_NONE && dtype != one) dtype = weight.cls == graph::TensorClass::Integer ? DGPU_DTYPE_I64 : DGPU_DTYPE_F32;
-    else dtype = one;
+    if (dtype != DGPU_DTYPE_NONE && dtype != one)
+      dtype = weight.cls == graph::TensorClass::Integer ? DGPU_DTYPE_I64 : DGPU_DTYPE_F32;
+    else
+      dtype = one;
   }
   return dtype == DGPU_DTYPE_F64 ? dgpuDtype_t{DGPU_DTYPE_F32} : dtype;
 }

@@ -15,11 +15,12 @@ dgpuDtype_t weight_dtype(const graph::Program& program, const Checkpoint& checkp
 // A run of bytes of the checkpoint that goes to one place of the weight unchanged.
 struct Run {
   const TensorInfo* tensor = nullptr;
-  uint64_t src = 0;    // bytes from the start of the tensor
-  uint64_t dst = 0;    // bytes from the start of the weight
+  uint64_t src = 0;  // bytes from the start of the tensor
+  uint64_t dst = 0;  // bytes from the start of the weight
   uint64_t bytes = 0;
 };
-// The runs of a weight, or empty if some block needs element-wise work (a transpose, a slice with stride, a conversion).
+// The runs of a weight, or empty if some block needs element-wise work (a transpose, a slice with stride, a
+// conversion).
 std::vector<Run> weight_runs(const graph::Program& program, const Checkpoint& checkpoint, const graph::Weight& weight,
                              dgpuDtype_t dtype);
 

@@ -43,11 +43,13 @@ TEST_F(Safetensors, WriteThenReadGivesTheSameBytes) {
   const std::vector<float> a = {1, 2, 3, 4, 5, 6};
   const std::vector<int64_t> b = {7};
   const auto path = (dir_ / "model.safetensors").string();
-  const auto source = [](const void* p, size_t n) {
-    return [=](const auto& sink) { return sink(p, n); };
-  };
-  ASSERT_EQ(write_safetensors(path, {{"a", DGPU_DTYPE_F32, {2, 3}, source(a.data(), 24)}, {"b", DGPU_DTYPE_I64, {1}, source(b.data(), 8)}, {"empty", DGPU_DTYPE_BF16, {0, 4}, source(nullptr, 0)}},
-                              {{"source", "test"}}), 0);
+  const auto source = [](const void* p, size_t n) { return [=](const auto& sink) { return sink(p, n); }; };
+  ASSERT_EQ(write_safetensors(path,
+                              {{"a", DGPU_DTYPE_F32, {2, 3}, source(a.data(), 24)},
+                               {"b", DGPU_DTYPE_I64, {1}, source(b.data(), 8)},
+                               {"empty", DGPU_DTYPE_BF16, {0, 4}, source(nullptr, 0)}},
+                              {{"source", "test"}}),
+            0);
   Checkpoint c;
   ASSERT_EQ(Checkpoint::open(dir_.string(), c), 0) << last_error().message;
   ASSERT_NE(c.find("a"), nullptr);
@@ -77,20 +79,37 @@ TEST_F(Safetensors, RefusesWhatIsNotTheFormat) {
   refused(file("size", t("[0,4]"), 4), DGPU_STATUS_PARSE_ERROR, "span 4 bytes");
   refused(file("tail", t("[0,8]"), 9), DGPU_STATUS_PARSE_ERROR, "after the last tensor");
   refused(file("hole", t("[4,12]"), 12), DGPU_STATUS_PARSE_ERROR, "unused bytes before tensor 'a'");
-  refused(file("neg", R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,0]}})", 0), DGPU_STATUS_PARSE_ERROR, "not a size");
-  refused(file("wrap", R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}})", 0), DGPU_STATUS_PARSE_ERROR, "overflows");
-  refused(file("dtype", R"({"a":{"dtype":"F33","shape":[],"data_offsets":[0,4]}})", 4), DGPU_STATUS_PARSE_ERROR, "unknown dtype");
-  refused(file("rank", R"({"a":{"dtype":"U8","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,1]}})", 1), DGPU_STATUS_PARSE_ERROR, "rank 9");
-  refused(file("twice", R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1), DGPU_STATUS_PARSE_ERROR, "appears twice");
-  refused(file("deep", R"({"a":{"dtype":"U8","shape":[[[1]]],"data_offsets":[0,1]}})", 1), DGPU_STATUS_PARSE_ERROR, "deep");
-  refused(file("overlap", R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})", 3), DGPU_STATUS_PARSE_ERROR, "overlaps");
+  refused(file("neg", R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,0]}})", 0), DGPU_STATUS_PARSE_ERROR,
+          "not a size");
+  refused(file("wrap", R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}})", 0),
+          DGPU_STATUS_PARSE_ERROR, "overflows");
+  refused(file("dtype", R"({"a":{"dtype":"F33","shape":[],"data_offsets":[0,4]}})", 4), DGPU_STATUS_PARSE_ERROR,
+          "unknown dtype");
+  refused(file("rank", R"({"a":{"dtype":"U8","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,1]}})", 1),
+          DGPU_STATUS_PARSE_ERROR, "rank 9");
+  refused(
+      file(
+          "twice",
+          R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
+          1),
+      DGPU_STATUS_PARSE_ERROR, "appears twice");
+  refused(file("deep", R"({"a":{"dtype":"U8","shape":[[[1]]],"data_offsets":[0,1]}})", 1), DGPU_STATUS_PARSE_ERROR,
+          "deep");
+  refused(
+      file(
+          "overlap",
+          R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
+          3),
+      DGPU_STATUS_PARSE_ERROR, "overlaps");
   refused(file("meta", R"({"__metadata__":{"a":1}})", 0), DGPU_STATUS_PARSE_ERROR, "not a string");
-  refused(file("extra", R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"x":0}})", 1), DGPU_STATUS_PARSE_ERROR, "unknown key 'x'");
+  refused(file("extra", R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"x":0}})", 1), DGPU_STATUS_PARSE_ERROR,
+          "unknown key 'x'");
 }
 
 // Every truncation and every flipped header byte of a good file is either refused or read as a valid layout.
 TEST_F(Safetensors, SurvivesTruncationAndBitFlips) {
-  const std::string header = R"({"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"BF16","shape":[3],"data_offsets":[8,14]}})";
+  const std::string header =
+      R"({"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"BF16","shape":[3],"data_offsets":[8,14]}})";
   std::string bytes(8, '\0');
   const uint64_t n = header.size();
   std::memcpy(bytes.data(), &n, 8);

@@ -32,8 +32,10 @@ Status audit(const graph::Program& program, const Checkpoint& checkpoint, Docume
   }
   for (const auto& [name, info] : checkpoint.tensors()) {
     if (program.find_tensor(name)) continue;
-    if (const auto* skip = program.find_skipped(name)) skipped.push_back({{"tensor", name}, {"reason", skip->reason}});
-    else finding("extra", name, {{"shape", info.shape}, {"dtype", info.dtype_name}});
+    if (const auto* skip = program.find_skipped(name))
+      skipped.push_back({{"tensor", name}, {"reason", skip->reason}});
+    else
+      finding("extra", name, {{"shape", info.shape}, {"dtype", info.dtype_name}});
   }
   out.good = findings.empty();
   out.json["family"] = program.family;

@@ -45,7 +45,8 @@ Status baseline(const graph::Program& program, const Checkpoint& checkpoint, con
   DGPU_TRY(check_tensors(program, checkpoint));
   for (size_t i = 0; i < tokens.size(); ++i)
     if (tokens[i] < 0 || tokens[i] >= program.vocab)
-      return fail(DGPU_STATUS_INVALID_ARGUMENT, "tokens", "token {} at place {} is not below the vocabulary size {}", tokens[i], i, program.vocab);
+      return fail(DGPU_STATUS_INVALID_ARGUMENT, "tokens", "token {} at place {} is not below the vocabulary size {}",
+                  tokens[i], i, program.vocab);
   if (tokens.empty()) return fail(DGPU_STATUS_INVALID_ARGUMENT, "tokens", "at least one token is needed");
   std::vector<Captured> captured;
   graph::ReferenceRun run;
@@ -56,13 +57,16 @@ Status baseline(const graph::Program& program, const Checkpoint& checkpoint, con
     return DGPU_STATUS_SUCCESS;
   };
   if (progress)
-    run.progress = [&](uint64_t done, uint64_t total, const std::string& what) -> uint32_t { return !progress(done, total, what); };
+    run.progress = [&](uint64_t done, uint64_t total, const std::string& what) -> uint32_t {
+      return !progress(done, total, what);
+    };
   DGPU_TRY(graph::run_reference(program, run));
 
   std::vector<TensorSource> tensors;
   const std::vector<int64_t> ids(tokens.begin(), tokens.end());
   const auto bytes = [](const void* p, size_t n) { return [p, n](const auto& sink) { return sink(p, n); }; };
-  tensors.push_back({"input_ids", DGPU_DTYPE_I64, {1, static_cast<int64_t>(ids.size())}, bytes(ids.data(), ids.size() * 8)});
+  tensors.push_back(
+      {"input_ids", DGPU_DTYPE_I64, {1, static_cast<int64_t>(ids.size())}, bytes(ids.data(), ids.size() * 8)});
   Json names = Json::array();
   for (const auto& c : captured) {
     tensors.push_back({c.name, DGPU_DTYPE_F32, c.shape, bytes(c.data.data(), c.data.size() * 4)});

@@ -11,7 +11,7 @@ namespace dgpu::model {
 using Json = nlohmann::ordered_json;
 
 struct Document {
-  Json json;         // starts with "schema" and "verdict"
+  Json json;  // starts with "schema" and "verdict"
   bool good = true;
 };
 

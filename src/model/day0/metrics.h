@@ -7,10 +7,10 @@
 namespace dgpu::model {
 
 struct Difference {
-  double rel_l2 = 0;     // |a - b| / |b|, over the judged tokens
+  double rel_l2 = 0;  // |a - b| / |b|, over the judged tokens
   double max_abs = 0;
   double cosine = 1;
-  bool finite = true;    // neither NaN nor infinity in ours
+  bool finite = true;  // neither NaN nor infinity in ours
   double worst_token_rel_l2 = 0;
   int64_t worst_token = -1;
 };
