@@ -1,0 +1,28 @@
+// One forward pass of a whole prompt with every tap brought to the host.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "graph/program.h"
+#include "model/session.h"
+
+namespace dgpu::model {
+
+struct HostValue {
+  std::vector<int64_t> shape;
+  std::vector<float> data;
+  graph::Id value = graph::kNone;  // in the session's program
+};
+
+struct Capture {
+  std::map<std::string, HostValue> taps;     // "logits" among them
+  std::vector<std::string> order;            // execution order
+  std::map<std::string, HostValue> routing;  // "NODE:PORT" of routing nodes
+  graph::Program program;                    // as it was executed
+};
+
+// Blocks.
+Status capture(Ref<Model> model, dgpuDtype_t compute, const std::vector<int32_t>& tokens, Capture& out);
+
+}  // namespace dgpu::model
