@@ -1,0 +1,176 @@
+"""dgpu-day0: each command, its documents and exit codes, and what it says to bad input."""
+import json
+import shutil
+import struct
+import unittest
+
+from tool import MODELS, ToolTest
+
+ADDER = MODELS / "adder"
+ALPHABET = "0123456789+=\n"
+
+
+def ids(text):
+    return ",".join(str(ALPHABET.index(c) + 1) for c in text)
+
+
+class Day0(ToolTest):
+    tool = "dgpu-day0"
+
+    def copy(self, name="adder"):
+        to = self.tmp / name
+        shutil.copytree(MODELS / name, to)
+        for f in to.iterdir():
+            f.chmod(0o644)
+        return to
+
+    def edit(self, directory, **changes):
+        path = directory / "config.json"
+        config = json.loads(path.read_text())
+        for key, value in changes.items():
+            if value is KeyError:
+                config.pop(key)
+            else:
+                config[key] = value
+        path.write_text(json.dumps(config))
+
+    def error(self, *args, code, says):
+        doc = self.run_json(*args, "--json", code=code)
+        self.assertEqual(doc["exit"], code)
+        self.assertIn(says, doc["error"])
+
+    def test_the_adder_adds(self):
+        for a, b in ((123, 456), (7, 5), (999, 1)):
+            doc = self.run_json("run", ADDER, "--tokens", ids(f"\n{a}+{b}="), "--max-new-tokens", 8, "--stop", "eos", "--json")
+            self.assertEqual("".join(ALPHABET[i - 1] for i in doc["generated_ids"]), f"{a + b}\n")
+            self.assertEqual(doc["generated_ids"][-1], 13)
+
+    def test_run_gives_exactly_the_tokens_asked_for(self):
+        doc = self.run_json("run", ADDER, "--tokens", ids("\n1+1="), "--max-new-tokens", 9, "--json")
+        self.assertEqual(len(doc["generated_ids"]), 9)
+        for key in ("time_to_first_token_seconds", "tokens_per_second", "peak_device_bytes", "peak_host_bytes"):
+            self.assertGreater(doc[key], 0)
+        (self.tmp / "t").write_text(ids("\n1+1="))
+        same = self.run_json("run", ADDER, "--tokens-file", self.tmp / "t", "--max-new-tokens", 9, "--json", "--chunk", 2)
+        self.assertEqual(same["generated_ids"], doc["generated_ids"])
+        low = self.run_json("run", ADDER, "--tokens", ids("\n12+30="), "--max-new-tokens", 2, "--dtype", "bf16", "--json")
+        self.assertEqual(low["generated_ids"], [5, 3])
+
+    def test_a_batch_of_prompts(self):
+        doc = self.run_json("run", ADDER, "--tokens", ids("\n12+30="), "--tokens", ids("\n123+456="), "--max-new-tokens", 4, "--stop", "13", "--json")
+        self.assertEqual(["".join(ALPHABET[i - 1] for i in s) for s in doc["sequences"]], ["42\n", "579\n"])
+
+    def test_inspect_needs_the_config_alone(self):
+        only = self.tmp / "only"
+        only.mkdir()
+        shutil.copy(ADDER / "config.json", only)
+        doc = self.run_json("inspect", only, "--json")
+        self.assertEqual(doc["schema"], "dgpu.day0.inspect/1")
+        full = self.run_json("inspect", ADDER, "--json")
+        with open(ADDER / "model.safetensors", "rb") as f:
+            header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        count = 0
+        for name, t in header.items():
+            if name != "__metadata__":
+                n = 1
+                for d in t["shape"]:
+                    n *= d
+                count += n
+        self.assertEqual(doc["parameters"], count)
+        self.assertEqual(full["parameters"], count)
+        self.run_tool("inspect", ADDER)
+
+    def test_audit_finds_each_kind_of_fault(self):
+        self.assertEqual(self.run_json("audit", ADDER, "--json")["verdict"], "good")
+        d = self.copy()
+        raw = (d / "model.safetensors").read_bytes()
+        n = struct.unpack("<Q", raw[:8])[0]
+        text = raw[8 : 8 + n].decode()
+        text = text.replace("model.norm.weight", "model.morn.weight")
+        self.assertEqual(len(text.encode()), n)
+        (d / "model.safetensors").write_bytes(raw[:8] + text.encode() + raw[8 + n :])
+        doc = self.run_json("audit", d, "--json", code=1)
+        self.assertIn("missing", [f["kind"] for f in doc["findings"]])
+        self.assertIn("extra", [f["kind"] for f in doc["findings"]])
+
+    def test_coverage_of_what_runs_is_native(self):
+        doc = self.run_json("coverage", ADDER, "--dtype", "bf16", "--json")
+        self.assertEqual(doc["verdict"], "good")
+        self.assertTrue(all(row["coverage"] == "native" for row in doc["operators"]), doc["operators"])
+
+    def test_synth_makes_a_checkpoint_that_runs(self):
+        only = self.tmp / "only"
+        only.mkdir()
+        shutil.copy(MODELS / "qwen3-moe" / "config.json", only)
+        self.run_tool("synth", only, "-o", self.tmp / "a", "--seed", 3)
+        self.run_tool("synth", only, "-o", self.tmp / "b", "--seed", 3)
+        self.run_tool("synth", only, "-o", self.tmp / "c", "--seed", 4)
+        a, b, c = ((self.tmp / x / "model.safetensors").read_bytes() for x in "abc")
+        self.assertEqual(a, b)
+        self.assertNotEqual(a, c)
+        self.run_tool("audit", self.tmp / "a")
+        self.run_tool("baseline", self.tmp / "a", "--tokens", "1,2,3,4,5", "-o", self.tmp / "base.safetensors")
+        self.run_tool("compare", self.tmp / "a", "--baseline", self.tmp / "base.safetensors")
+        self.error("synth", only, "-o", self.tmp / "a", code=3, says="not empty")
+
+    def test_compare_gives_the_first_tensor_out_of_tolerance(self):
+        doc = self.run_json("compare", ADDER, "--baseline", ADDER / "baseline.safetensors", "--json")
+        self.assertEqual(doc["verdict"], "good")
+        self.assertEqual(doc["argmax"]["agree"], doc["argmax"]["positions"])
+        d = self.copy()
+        raw = bytearray((d / "model.safetensors").read_bytes())
+        n = struct.unpack("<Q", raw[:8])[0]
+        header = json.loads(raw[8 : 8 + n])
+        at = 8 + n + header["model.layers.2.mlp.up_proj.weight"]["data_offsets"][0]
+        raw[at : at + 2000] = bytes(2000)
+        (d / "model.safetensors").write_bytes(raw)
+        doc = self.run_json("compare", d, "--baseline", ADDER / "baseline.safetensors", "--json", code=1)
+        self.assertEqual(doc["first_out_of_tolerance"], "layers.2.mlp")
+        self.run_tool("compare", d, "--baseline", ADDER / "baseline.safetensors", code=1)
+
+    def test_usage_errors(self):
+        self.run_tool(code=2)
+        self.run_tool("run", code=2)
+        self.run_tool("run", ADDER, code=2)
+        self.error("run", ADDER, "--tokens", "1,x", code=2, says="'x' is not a token id")
+        self.run_tool("run", ADDER, "--tokens", "1", "--dtype", "f64", code=2)
+        self.run_tool("run", ADDER, "--tokens", "1", "--max-new-tokens", "0", code=2)
+        self.error("run", ADDER, "--tokens", "1", "--device", "9", code=2, says="there are")
+        for command in ("inspect", "audit", "coverage", "synth", "run", "baseline", "compare"):
+            self.assertIn("Exit status", self.run_tool(command, "--help").stdout)
+
+    def test_bad_models(self):
+        self.error("inspect", self.tmp / "nowhere", code=3, says="nowhere")
+        d = self.copy()
+        (d / "config.json").write_text("{")
+        self.error("inspect", d, code=4, says="config.json")
+        d = self.copy("qwen3-moe")
+        self.edit(d, model_type="martian", architectures=["MartianForCausalLM"])
+        self.error("inspect", d, code=5, says="martian")
+        d = self.copy("mistral-window")
+        self.edit(d, surprising_key=1)
+        self.error("inspect", d, code=4, says="surprising_key")
+        d = self.copy("llama3-scaled-tied")
+        self.edit(d, num_attention_heads=0)
+        self.error("inspect", d, code=4, says="num_attention_heads")
+
+    def test_bad_checkpoints(self):
+        d = self.copy()
+        whole = (d / "model.safetensors").read_bytes()
+        for cut in (0, 7, 100, len(whole) // 2, len(whole) - 1):
+            (d / "model.safetensors").write_bytes(whole[:cut])
+            self.error("run", d, "--tokens", "1", code=4, says="model.safetensors")
+        (d / "model.safetensors").unlink()
+        self.error("run", d, "--tokens", "1", code=3, says="model.safetensors")
+        d = self.copy("qwen3-moe")
+        self.edit(d, vocab_size=161)
+        self.error("run", d, "--tokens", "1", code=4, says="[161,64]")
+        self.error("run", ADDER, "--tokens", "1,99", code=4, says="99")
+
+    def test_a_device_that_is_too_small(self):
+        doc = json.loads(self.run_tool("run", ADDER, "--tokens", "1", "--json", env={"DGPU_CPU_MEMORY": "256K"}, code=6).stdout)
+        self.assertIn("needed", doc["error"])
+
+
+if __name__ == "__main__":
+    unittest.main()
