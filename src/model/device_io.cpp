@@ -56,9 +56,9 @@ Status wait_timeline(Stream& stream, const Ref<Timeline>& timeline, uint64_t val
 
 Status execute(Stream& stream, ops::Plan& plan, const std::vector<dgpuAddr_t>& addresses,
                const std::vector<int64_t>& symbols, dgpuAddr_t workspace) {
-  const uint32_t used = plan.info().symbol_count;
   return when_room(stream, [&] {
-    return plan.execute(stream, addresses.data(), static_cast<uint32_t>(addresses.size()), symbols.data(), used, workspace);
+    return plan.execute(stream, kStep, addresses.data(), static_cast<uint32_t>(addresses.size()), symbols.data(),
+                        plan.symbol_count(), workspace);
   });
 }
 

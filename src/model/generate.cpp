@@ -35,8 +35,8 @@ class Sampler {
     DGPU_TRY(device_alloc(context, device, bytes, "sampling", block_));
     allocations_.push_back(block_);
     bytes_ = bytes;
-    if (plan_->info().workspace_bytes) {
-      DGPU_TRY(device_alloc(context, device, plan_->info().workspace_bytes, "sampling", workspace_));
+    if (plan_->workspace_bytes()) {
+      DGPU_TRY(device_alloc(context, device, plan_->workspace_bytes(), "sampling", workspace_));
       allocations_.push_back(workspace_);
     }
     return DGPU_STATUS_SUCCESS;

@@ -202,7 +202,7 @@ Status Session::plan_nodes() {
   for (const auto& node : program_.nodes) {
     NodePlan plan;
     DGPU_TRY(plan_node(node, plan));
-    workspace = std::max(workspace, plan.plan->info().workspace_bytes);
+    workspace = std::max(workspace, plan.plan->workspace_bytes());
     plans_.push_back(std::move(plan));
   }
   if (!workspace) return DGPU_STATUS_SUCCESS;
