@@ -53,20 +53,20 @@ struct MutableBytes {
 };
 
 // Members of a class that owns one handle. close() destroys it now, idempotent; later uses answer INVALID_HANDLE.
-#define DGPU_BINDING_HANDLE(Class, Type, Destroy)             \
- public:                                                      \
-  Class(const Class&) = delete;                               \
-  Class& operator=(const Class&) = delete;                    \
-  ~Class() { close(); }                                       \
-  void close() {                                              \
-    if (handle_) Destroy(std::exchange(handle_, nullptr));    \
-  }                                                           \
-  bool closed() const { return handle_ == nullptr; }          \
-  Type get() const { return handle_; }                        \
-                                                              \
- private:                                                     \
-  Type handle_ = nullptr;                                     \
-                                                              \
+#define DGPU_BINDING_HANDLE(Class, Type, Destroy)          \
+ public:                                                   \
+  Class(const Class&) = delete;                            \
+  Class& operator=(const Class&) = delete;                 \
+  ~Class() { close(); }                                    \
+  void close() {                                           \
+    if (handle_) Destroy(std::exchange(handle_, nullptr)); \
+  }                                                        \
+  bool closed() const { return handle_ == nullptr; }       \
+  Type get() const { return handle_; }                     \
+                                                           \
+ private:                                                  \
+  Type handle_ = nullptr;                                  \
+                                                           \
  public:
 
 class Device {
@@ -198,7 +198,9 @@ class Op {
   void set_int(const std::string& a, int64_t v) { check(dgpuOpDescSetInt(handle_, a.c_str(), v)); }
   void set_float(const std::string& a, double v) { check(dgpuOpDescSetFloat(handle_, a.c_str(), v)); }
   void set_bool(const std::string& a, bool v) { check(dgpuOpDescSetBool(handle_, a.c_str(), v)); }
-  void set_string(const std::string& a, const std::string& v) { check(dgpuOpDescSetString(handle_, a.c_str(), v.c_str())); }
+  void set_string(const std::string& a, const std::string& v) {
+    check(dgpuOpDescSetString(handle_, a.c_str(), v.c_str()));
+  }
   void set_ints(const std::string& a, const std::vector<int64_t>& v) {
     check(dgpuOpDescSetInts(handle_, a.c_str(), v.data(), static_cast<uint32_t>(v.size())));
   }
@@ -229,9 +231,12 @@ class Plan {
   }
   std::string mode() const {
     switch (info().mode) {
-      case DGPU_PLAN_NATIVE: return "native";
-      case DGPU_PLAN_COMPOSED: return "composed";
-      default: return "reference";
+      case DGPU_PLAN_NATIVE:
+        return "native";
+      case DGPU_PLAN_COMPOSED:
+        return "composed";
+      default:
+        return "reference";
     }
   }
   std::string algorithm() const { return info().algorithm; }
@@ -282,9 +287,11 @@ inline std::string op_schema(const std::string& name) {
 // A C function as a kernel; `function` is its address, which stays valid until the kernel's launches have retired.
 class Kernel {
   DGPU_BINDING_HANDLE(Kernel, dgpuKernel_t, dgpuKernelDestroy)
-  Kernel(const Context& context, const std::string& name, uint64_t function, const std::string& signature, bool may_block) {
-    check(dgpuKernelCreate(context.get(), name.c_str(), reinterpret_cast<dgpuKernelFunction>(static_cast<uintptr_t>(function)),
-                           signature.c_str(), nullptr, may_block ? DGPU_KERNEL_MAY_BLOCK : 0, &handle_));
+  Kernel(const Context& context, const std::string& name, uint64_t function, const std::string& signature,
+         bool may_block) {
+    check(dgpuKernelCreate(context.get(), name.c_str(),
+                           reinterpret_cast<dgpuKernelFunction>(static_cast<uintptr_t>(function)), signature.c_str(),
+                           nullptr, may_block ? DGPU_KERNEL_MAY_BLOCK : 0, &handle_));
   }
   std::vector<uint32_t> arg_types() const {
     dgpuKernelInfo info = DGPU_KERNEL_INFO_INIT;
@@ -297,7 +304,8 @@ class Kernel {
   void launch(Stream& stream, uint64_t x, uint64_t y, uint64_t z, const std::vector<uint32_t>& types,
               const std::vector<uint64_t>& values) {
     if (types.size() != values.size()) raise(DGPU_STATUS_INVALID_ARGUMENT);
-    check(dgpuKernelLaunch(stream.get(), handle_, x, y, z, types.data(), values.data(), static_cast<uint32_t>(types.size())));
+    check(dgpuKernelLaunch(stream.get(), handle_, x, y, z, types.data(), values.data(),
+                           static_cast<uint32_t>(types.size())));
   }
 };
 
@@ -331,8 +339,11 @@ class Model {
   std::string audit() const {
     return report([&](dgpuReport_t* r) { return dgpuDay0Audit(handle_, r); });
   }
-  std::string compare(const Context& context, const Device& device, const std::string& dtype, const std::string& baseline) const {
-    return report([&](dgpuReport_t* r) { return dgpuDay0Compare(handle_, context.get(), device.get(), dtype_of(dtype), baseline.c_str(), r); });
+  std::string compare(const Context& context, const Device& device, const std::string& dtype,
+                      const std::string& baseline) const {
+    return report([&](dgpuReport_t* r) {
+      return dgpuDay0Compare(handle_, context.get(), device.get(), dtype_of(dtype), baseline.c_str(), r);
+    });
   }
 
  private:
@@ -351,8 +362,8 @@ class Model {
 
 class Session {
   DGPU_BINDING_HANDLE(Session, dgpuSession_t, dgpuSessionDestroy)
-  Session(const Model& model, uint32_t max_sequences, uint32_t max_tokens, uint32_t max_batch_tokens, uint32_t max_logit_rows,
-          const std::string& taps) {
+  Session(const Model& model, uint32_t max_sequences, uint32_t max_tokens, uint32_t max_batch_tokens,
+          uint32_t max_logit_rows, const std::string& taps) {
     dgpuSessionOptions o = DGPU_SESSION_OPTIONS_INIT;
     o.max_sequences = max_sequences;
     o.max_tokens = max_tokens;
@@ -397,9 +408,10 @@ inline void step(Session& session, Stream& stream, Sequence& sequence, const std
 }
 
 // Generates for one sequence.
-inline std::vector<int32_t> generate(Session& session, Stream& stream, Sequence& sequence, const std::vector<int32_t>& prompt,
-                                     uint32_t max_new_tokens, const std::vector<int32_t>& stop, double temperature,
-                                     uint32_t top_k, double top_p, uint64_t seed) {
+inline std::vector<int32_t> generate(Session& session, Stream& stream, Sequence& sequence,
+                                     const std::vector<int32_t>& prompt, uint32_t max_new_tokens,
+                                     const std::vector<int32_t>& stop, double temperature, uint32_t top_k, double top_p,
+                                     uint64_t seed) {
   const dgpuSequence_t s = sequence.get();
   const uint32_t offsets[2] = {0, static_cast<uint32_t>(prompt.size())};
   dgpuSampling sampling = DGPU_SAMPLING_INIT;
@@ -434,7 +446,9 @@ inline std::string version() {
   return std::to_string(a) + "." + std::to_string(b) + "." + std::to_string(c);
 }
 inline std::string status_name(int32_t status) { return dgpuStatusName(status); }
-inline void config_set(const std::string& name, const std::string& value) { check(dgpuConfigSet(name.c_str(), value.c_str())); }
+inline void config_set(const std::string& name, const std::string& value) {
+  check(dgpuConfigSet(name.c_str(), value.c_str()));
+}
 inline std::string config_get(const std::string& name) {
   return text_of([&](char* b, size_t n, size_t* needed) { return dgpuConfigGet(name.c_str(), b, n, needed); });
 }

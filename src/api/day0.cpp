@@ -19,13 +19,16 @@ Status publish(const Document& document, dgpuReport_t* out) { return handle_publ
 
 model::Progress progress_of(dgpuProgressCallback callback, void* user) {
   if (!callback) return nullptr;
-  return [=](uint64_t done, uint64_t total, const std::string& what) { return callback(done, total, what.c_str(), user) == 0; };
+  return [=](uint64_t done, uint64_t total, const std::string& what) {
+    return callback(done, total, what.c_str(), user) == 0;
+  };
 }
 
 Status checkpoint_of(Model& m, const model::Checkpoint*& out) {
   out = m.checkpoint();
   if (out) return DGPU_STATUS_SUCCESS;
-  return fail(DGPU_STATUS_NOT_FOUND, "model", "{}: no weights; the model was opened from its config alone", m.directory());
+  return fail(DGPU_STATUS_NOT_FOUND, "model", "{}: no weights; the model was opened from its config alone",
+              m.directory());
 }
 
 Status read_tokens(const int32_t* tokens, uint32_t count, std::vector<int32_t>& out) {
@@ -80,7 +83,8 @@ dgpuStatus_t dgpuDay0Synth(dgpuModel_t model, const char* out_directory, const d
     DGPU_TRY(may_block("dgpuDay0Synth"));
     DGPU_PIN(Model, m, model);
     Document document;
-    DGPU_TRY(dgpu::model::synthesize(m->program(), m->config_file(), out_directory, o.seed, progress_of(o.progress, o.user), document));
+    DGPU_TRY(dgpu::model::synthesize(m->program(), m->config_file(), out_directory, o.seed,
+                                     progress_of(o.progress, o.user), document));
     return publish(document, out_report);
   });
 }
@@ -99,7 +103,8 @@ dgpuStatus_t dgpuDay0Baseline(dgpuModel_t model, const int32_t* tokens, uint32_t
     const dgpu::model::Checkpoint* checkpoint = nullptr;
     DGPU_TRY(checkpoint_of(*m, checkpoint));
     Document document;
-    DGPU_TRY(dgpu::model::baseline(m->program(), *checkpoint, ids, out_file, progress_of(o.progress, o.user), document));
+    DGPU_TRY(
+        dgpu::model::baseline(m->program(), *checkpoint, ids, out_file, progress_of(o.progress, o.user), document));
     return publish(document, out_report);
   });
 }
@@ -114,7 +119,8 @@ dgpuStatus_t dgpuDay0Compare(dgpuModel_t model, dgpuContext_t context, dgpuDevic
     DGPU_PIN(Context, c, context);
     DGPU_PIN(backend::Device, d, device);
     const auto placement = m->placement();
-    if (!placement) return fail(DGPU_STATUS_INVALID_STATE, "model", "the model is not loaded; call dgpuModelLoad first");
+    if (!placement)
+      return fail(DGPU_STATUS_INVALID_STATE, "model", "the model is not loaded; call dgpuModelLoad first");
     DGPU_TRY(same_context(c.get(), &placement->context(), "context"));
     if (dtype != DGPU_DTYPE_F32 && dtype != DGPU_DTYPE_BF16 && dtype != DGPU_DTYPE_F16)
       return fail(DGPU_STATUS_INVALID_DTYPE, "dtype", "dtype must be f32, bf16 or f16");

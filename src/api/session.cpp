@@ -1,9 +1,9 @@
+#include "model/session.h"
 #include "api/entry.h"
 #include "backend/registry.h"
 #include "dgpu/model.h"
 #include "model/generate.h"
 #include "model/model.h"
-#include "model/session.h"
 
 using namespace dgpu;
 using dgpu::model::Model;
@@ -48,7 +48,10 @@ dgpuStatus_t dgpuModelLoad(dgpuModel_t model, dgpuContext_t context, dgpuDevice_
     dgpu::model::PlacementOptions p;
     DGPU_TRY(compute_type(o.dtype, p.compute));
     if (o.max_host_bytes) p.max_host_bytes = o.max_host_bytes;
-    if (o.progress) p.progress = [&](uint64_t done, uint64_t total, const char* what) { return o.progress(done, total, what, o.user) == 0; };
+    if (o.progress)
+      p.progress = [&](uint64_t done, uint64_t total, const char* what) {
+        return o.progress(done, total, what, o.user) == 0;
+      };
     return m->load(c.ref(), index, p);
   });
 }
@@ -208,12 +211,15 @@ dgpuStatus_t dgpuSessionGetTap(dgpuSession_t session, uint32_t index, const char
 namespace {
 
 Status check_generate(const dgpuGenerate& g) {
-  const auto bad = [](const char* field, const char* text) { return fail(DGPU_STATUS_INVALID_ARGUMENT, field, "{}", text); };
+  const auto bad = [](const char* field, const char* text) {
+    return fail(DGPU_STATUS_INVALID_ARGUMENT, field, "{}", text);
+  };
   if (!g.sequence_count) return bad("sequence_count", "at least one sequence is needed");
   if (!g.prompt_offsets) return bad("prompt_offsets", "prompt_offsets is null");
   if (g.prompt_offsets[0] != 0) return bad("prompt_offsets", "prompt_offsets[0] must be 0");
   for (uint32_t i = 0; i < g.sequence_count; ++i)
-    if (g.prompt_offsets[i + 1] <= g.prompt_offsets[i]) return bad("prompt_offsets", "every prompt needs at least one token");
+    if (g.prompt_offsets[i + 1] <= g.prompt_offsets[i])
+      return bad("prompt_offsets", "every prompt needs at least one token");
   if (!g.prompt_tokens) return bad("prompt_tokens", "prompt_tokens is null");
   if (!g.max_new_tokens) return bad("max_new_tokens", "max_new_tokens must be at least 1");
   if (!g.out_tokens) return bad("out_tokens", "out_tokens is null");
@@ -226,8 +232,10 @@ Status read_sampling(const dgpuGenerate& g, std::vector<dgpuSampling>& out) {
   for (uint32_t i = 0; i < g.sequence_count; ++i) {
     dgpuSampling s = DGPU_SAMPLING_INIT;
     if (g.sampling) DGPU_TRY(read_optional(g.sampling[i], "dgpuSampling", s));
-    if (!(s.temperature >= 0)) return fail(DGPU_STATUS_INVALID_ARGUMENT, "temperature", "temperature must not be negative");
-    if (!(s.top_p >= 0 && s.top_p <= 1)) return fail(DGPU_STATUS_INVALID_ARGUMENT, "top_p", "top_p must be between 0 and 1");
+    if (!(s.temperature >= 0))
+      return fail(DGPU_STATUS_INVALID_ARGUMENT, "temperature", "temperature must not be negative");
+    if (!(s.top_p >= 0 && s.top_p <= 1))
+      return fail(DGPU_STATUS_INVALID_ARGUMENT, "top_p", "top_p must be between 0 and 1");
     out.push_back(s);
   }
   return DGPU_STATUS_SUCCESS;
@@ -250,10 +258,13 @@ dgpuStatus_t dgpuSessionGenerate(dgpuSession_t session, dgpuStream_t stream, dgp
     std::vector<Sequence*> sequences;
     DGPU_TRY(pin_sequences(g.sequences, g.sequence_count, pins, sequences));
     for (size_t i = 0; i < sequences.size(); ++i) {
-      if (&sequences[i]->session() != s.get()) return fail(DGPU_STATUS_INVALID_ARGUMENT, "sequences", "sequence {} belongs to another session", i);
-      const uint64_t total = sequences[i]->length() + (g.prompt_offsets[i + 1] - g.prompt_offsets[i]) + g.max_new_tokens - 1;
+      if (&sequences[i]->session() != s.get())
+        return fail(DGPU_STATUS_INVALID_ARGUMENT, "sequences", "sequence {} belongs to another session", i);
+      const uint64_t total =
+          sequences[i]->length() + (g.prompt_offsets[i + 1] - g.prompt_offsets[i]) + g.max_new_tokens - 1;
       if (total > s->limits().max_tokens)
-        return fail(DGPU_STATUS_CAPACITY, "max_new_tokens", "sequence {} would hold {} tokens, its cache {}", i, total, s->limits().max_tokens);
+        return fail(DGPU_STATUS_CAPACITY, "max_new_tokens", "sequence {} would hold {} tokens, its cache {}", i, total,
+                    s->limits().max_tokens);
     }
     DGPU_TRY(dgpu::model::generate(*s, *q, sequences, sampling, g));
     return write_struct(request, "dgpuGenerate", g);

@@ -33,8 +33,8 @@ class Stager {
   Stager(Context& context, uint32_t device) : context_(context), device_(device) {}
   ~Stager();
   Status open(uint64_t bytes);
-  Status acquire(void** buffer);                     // blocks until the older copy has ended
-  Status send(dgpuAddr_t dst, uint64_t bytes);       // the buffer acquired last
+  Status acquire(void** buffer);                // blocks until the older copy has ended
+  Status send(dgpuAddr_t dst, uint64_t bytes);  // the buffer acquired last
   Status finish();
 
  private:

@@ -58,7 +58,8 @@ class Sampler {
     DGPU_TRY(copy(stream, block_, host_, bytes_));
     std::vector<dgpuAddr_t> addresses;
     for (const auto& port : plan_->ports()) {
-      const auto part = std::find_if(std::begin(parts_), std::end(parts_), [&](const Part& p) { return port == p.port; });
+      const auto part =
+          std::find_if(std::begin(parts_), std::end(parts_), [&](const Part& p) { return port == p.port; });
       addresses.push_back(part == std::end(parts_) ? logits : block_ + part->offset);
     }
     DGPU_TRY(execute(stream, *plan_, addresses, {rows}, workspace_));
@@ -90,8 +91,9 @@ class Sampler {
 
   Session& session_;
   int64_t rows_;
-  Part parts_[6] = {{"temperature", DGPU_DTYPE_F32, 4, 0}, {"top_k", DGPU_DTYPE_I32, 4, 0}, {"top_p", DGPU_DTYPE_F32, 4, 0},
-                    {"seeds", DGPU_DTYPE_I64, 8, 0},       {"positions", DGPU_DTYPE_I64, 8, 0}, {"out", DGPU_DTYPE_I32, 4, 0}};
+  Part parts_[6] = {{"temperature", DGPU_DTYPE_F32, 4, 0}, {"top_k", DGPU_DTYPE_I32, 4, 0},
+                    {"top_p", DGPU_DTYPE_F32, 4, 0},       {"seeds", DGPU_DTYPE_I64, 8, 0},
+                    {"positions", DGPU_DTYPE_I64, 8, 0},   {"out", DGPU_DTYPE_I32, 4, 0}};
   Ref<ops::Plan> plan_;
   dgpuAddr_t host_ = 0, block_ = 0, workspace_ = 0;
   uint8_t* host_pointer_ = nullptr;
@@ -100,8 +102,8 @@ class Sampler {
 };
 
 struct Progress {
-  uint32_t fed = 0;      // prompt tokens submitted
-  int32_t next = 0;      // last new token, to be fed
+  uint32_t fed = 0;  // prompt tokens submitted
+  int32_t next = 0;  // last new token, to be fed
   bool has_next = false;
   bool done = false;
 };
@@ -113,7 +115,9 @@ Status generate(Session& session, Stream& stream, const std::vector<Sequence*>& 
   const uint64_t start = now_ns();
   const auto& limits = session.limits();
   if (sequences.size() > limits.max_logit_rows)
-    return fail(DGPU_STATUS_CAPACITY, "sequence_count", "{} sequences need as many rows of logits, the session gives {}", sequences.size(), limits.max_logit_rows);
+    return fail(DGPU_STATUS_CAPACITY, "sequence_count",
+                "{} sequences need as many rows of logits, the session gives {}", sequences.size(),
+                limits.max_logit_rows);
   Sampler sampler(session);
   DGPU_TRY(sampler.open());
   std::vector<Progress> state(sequences.size());
@@ -128,7 +132,8 @@ Status generate(Session& session, Stream& stream, const std::vector<Sequence*>& 
     offsets.assign(1, 0);
     Session::Step step;
     uint32_t room = limits.max_batch_tokens;
-    const uint32_t live = static_cast<uint32_t>(std::count_if(state.begin(), state.end(), [](const auto& s) { return !s.done; }));
+    const uint32_t live =
+        static_cast<uint32_t>(std::count_if(state.begin(), state.end(), [](const auto& s) { return !s.done; }));
     if (live == 0) break;
     uint32_t waiting = live;  // each live sequence keeps room for one token
     for (uint32_t i = 0; i < state.size(); ++i) {
@@ -152,7 +157,8 @@ Status generate(Session& session, Stream& stream, const std::vector<Sequence*>& 
       step.sequences.push_back(sequences[i]);
       offsets.push_back(static_cast<uint32_t>(tokens.size()));
       if (s.fed == prompt) {
-        sampler.set(static_cast<uint32_t>(rows.size()), sampling[i], sequences[i]->length() + offsets.back() - offsets[offsets.size() - 2]);
+        sampler.set(static_cast<uint32_t>(rows.size()), sampling[i],
+                    sequences[i]->length() + offsets.back() - offsets[offsets.size() - 2]);
         rows.push_back(offsets.back() - 1);
         owners.push_back(i);
       }

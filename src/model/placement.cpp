@@ -13,8 +13,8 @@
 namespace dgpu::model {
 namespace {
 
-constexpr uint64_t kAlign = 4096;        // a weight starts on a page, as mapped files would
-constexpr uint64_t kPiece = 8u << 20;    // bytes per read
+constexpr uint64_t kAlign = 4096;      // a weight starts on a page, as mapped files would
+constexpr uint64_t kPiece = 8u << 20;  // bytes per read
 
 uint64_t align(uint64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
 
@@ -63,12 +63,14 @@ class Loader {
       if (i >= pieces_.size() || failed_.load()) return;
       const auto& p = pieces_[i];
       uint8_t* dst = host_ + (out_.address(p.weight) - out_.address(0)) + p.dst;
-      const Status s = p.tensor ? checkpoint_.file(*p.tensor).read(*p.tensor, p.src, p.bytes, dst)
-                                : assemble(program_, checkpoint_, program_.weights[p.weight], out_.dtype(p.weight), dst);
+      const Status s = p.tensor
+                           ? checkpoint_.file(*p.tensor).read(*p.tensor, p.src, p.bytes, dst)
+                           : assemble(program_, checkpoint_, program_.weights[p.weight], out_.dtype(p.weight), dst);
       if (s < 0) return note_failure(s);
       const uint64_t done = done_.fetch_add(p.bytes) + p.bytes;
       if (report && options_.progress && !options_.progress(done, total_, program_.weights[p.weight].name.c_str()))
-        return note_failure(fail(DGPU_STATUS_CANCELLED, "progress", "loading was cancelled after {} of {} bytes", done, total_));
+        return note_failure(
+            fail(DGPU_STATUS_CANCELLED, "progress", "loading was cancelled after {} of {} bytes", done, total_));
     }
   }
 
@@ -102,7 +104,9 @@ class Loader {
         DGPU_TRY(stager.send(out_.address(p.weight) + p.dst, p.bytes));
       } else {
         if (p.bytes > options_.max_host_bytes)
-          return fail(DGPU_STATUS_CAPACITY, program_.weights[p.weight].name, "assembling '{}' needs {} bytes of host memory, max_host_bytes is {}", program_.weights[p.weight].name, p.bytes, options_.max_host_bytes);
+          return fail(DGPU_STATUS_CAPACITY, program_.weights[p.weight].name,
+                      "assembling '{}' needs {} bytes of host memory, max_host_bytes is {}",
+                      program_.weights[p.weight].name, p.bytes, options_.max_host_bytes);
         std::vector<uint8_t> whole(p.bytes);
         DGPU_TRY(assemble(program_, checkpoint_, program_.weights[p.weight], out_.dtype(p.weight), whole.data()));
         DGPU_TRY(upload(out_.context(), out_.device(), out_.address(p.weight), whole.data(), whole.size()));
@@ -146,7 +150,8 @@ Status Placement::create(const graph::Program& program, const Checkpoint& checkp
     p->bytes_ += align(static_cast<uint64_t>(graph::element_count(w.shape)) * dtype_bits(dtype) / 8);
   }
   if (p->bytes_ == 0) p->bytes_ = kAlign;
-  DGPU_TRY(device_alloc(p->context(), device, p->bytes_, fmt::format("the weights ({} tensors)", program.weights.size()), p->block_));
+  DGPU_TRY(device_alloc(p->context(), device, p->bytes_,
+                        fmt::format("the weights ({} tensors)", program.weights.size()), p->block_));
   if (!program.weights.empty()) DGPU_TRY(Loader(program, checkpoint, *p, options).load());
   out = std::move(p);
   return DGPU_STATUS_SUCCESS;

@@ -13,12 +13,13 @@ struct SavedHeader {
   char magic[8] = {'D', 'G', 'P', 'U', 'S', 'E', 'Q', '1'};
   uint64_t layout = 0;  // hash of the states' names, types and shapes
   uint64_t length = 0;
-  uint64_t bytes = 0;   // after the header
+  uint64_t bytes = 0;  // after the header
 };
 
 }  // namespace
 
-Sequence::Sequence(Ref<Session> session, uint32_t slot) : Object(Kind::sequence), session_(std::move(session)), slot_(slot) {}
+Sequence::Sequence(Ref<Session> session, uint32_t slot)
+    : Object(Kind::sequence), session_(std::move(session)), slot_(slot) {}
 
 Sequence::~Sequence() {
   std::lock_guard lock(session_->mutex_);
@@ -28,7 +29,8 @@ Sequence::~Sequence() {
 Status Session::take_slot(uint32_t& slot) {
   const auto free = std::find(slot_used_.begin(), slot_used_.end(), false);
   if (free == slot_used_.end())
-    return fail(DGPU_STATUS_CAPACITY, "session", "all {} sequences of the session are live; destroy one or raise max_sequences", limits_.max_sequences);
+    return fail(DGPU_STATUS_CAPACITY, "session",
+                "all {} sequences of the session are live; destroy one or raise max_sequences", limits_.max_sequences);
   *free = true;
   slot = static_cast<uint32_t>(free - slot_used_.begin());
   return DGPU_STATUS_SUCCESS;
@@ -58,7 +60,8 @@ Status Sequence::fork(Stream& stream, Ref<Sequence>& out) {
   DGPU_TRY(s.order_after_last(stream));
   for (const auto& state : s.program_.states) {
     const auto from = s.state_row(state, slot_), to = s.state_row(state, made->slot_);
-    const uint64_t entries = state.cache == graph::kNone ? 1 : static_cast<uint64_t>(cache_entries(s.program_.caches[state.cache], length_));
+    const uint64_t entries =
+        state.cache == graph::kNone ? 1 : static_cast<uint64_t>(cache_entries(s.program_.caches[state.cache], length_));
     if (entries) DGPU_TRY(copy(stream, to.address, from.address, from.bytes_per_entry * entries));
   }
   s.note_last(stream);
@@ -70,12 +73,15 @@ Status Sequence::fork(Stream& stream, Ref<Sequence>& out) {
 
 Status Sequence::truncate(uint64_t length) {
   std::lock_guard lock(session_->mutex_);
-  if (length > length_) return fail(DGPU_STATUS_INVALID_ARGUMENT, "length", "the sequence holds {} tokens, not {}", length_, length);
+  if (length > length_)
+    return fail(DGPU_STATUS_INVALID_ARGUMENT, "length", "the sequence holds {} tokens, not {}", length_, length);
   if (length == length_) return DGPU_STATUS_SUCCESS;
   if (length > 0)
     for (const auto& state : session_->program_.states)
       if (!state.rewinds)
-        return fail(DGPU_STATUS_UNSUPPORTED, state.name, "state '{}' ({}) cannot rewind; only length 0 or the current one is possible", state.name, state.kind);
+        return fail(DGPU_STATUS_UNSUPPORTED, state.name,
+                    "state '{}' ({}) cannot rewind; only length 0 or the current one is possible", state.name,
+                    state.kind);
   length_ = length;
   if (length == 0) fresh_ = true;
   return DGPU_STATUS_SUCCESS;
@@ -102,21 +108,25 @@ Status Sequence::save(Stream& stream, void* buffer, size_t size, size_t* needed)
   header.layout = s.layout_hash();
   header.length = length_;
   const auto bytes_of = [&](const graph::State& state) {
-    const auto entries = state.cache == graph::kNone ? 1 : static_cast<uint64_t>(cache_entries(s.program_.caches[state.cache], length_));
+    const auto entries =
+        state.cache == graph::kNone ? 1 : static_cast<uint64_t>(cache_entries(s.program_.caches[state.cache], length_));
     return s.state_row(state, slot_).bytes_per_entry * entries;
   };
   for (const auto& state : s.program_.states) header.bytes += bytes_of(state);
   *needed = sizeof header + header.bytes;
   if (!buffer) return DGPU_STATUS_SUCCESS;
-  if (size < *needed) return fail(DGPU_STATUS_BUFFER_TOO_SMALL, "buffer", "the buffer has {} bytes, {} are needed", size, *needed);
+  if (size < *needed)
+    return fail(DGPU_STATUS_BUFFER_TOO_SMALL, "buffer", "the buffer has {} bytes, {} are needed", size, *needed);
   DGPU_TRY(s.order_after_last(stream));
   auto* at = static_cast<uint8_t*>(buffer);
   std::memcpy(at, &header, sizeof header);
   at += sizeof header;
   for (const auto& state : s.program_.states) {
     const auto n = bytes_of(state);
-    if (n && fresh_ && state.cache == graph::kNone) std::memset(at, 0, n);
-    else if (n) DGPU_TRY(copy_to_host(stream, at, s.state_row(state, slot_).address, n));
+    if (n && fresh_ && state.cache == graph::kNone)
+      std::memset(at, 0, n);
+    else if (n)
+      DGPU_TRY(copy_to_host(stream, at, s.state_row(state, slot_).address, n));
     at += n;
   }
   return stream.synchronize(DGPU_TIMEOUT_INFINITE);
@@ -126,23 +136,30 @@ Status Sequence::restore(Stream& stream, const void* buffer, size_t size) {
   auto& s = *session_;
   DGPU_TRY(same_context(stream.context(), &s.context(), "stream"));
   std::lock_guard lock(s.mutex_);
-  if (length_ != 0) return fail(DGPU_STATUS_INVALID_STATE, "sequence", "the sequence holds {} tokens; restore needs an empty one", length_);
+  if (length_ != 0)
+    return fail(DGPU_STATUS_INVALID_STATE, "sequence", "the sequence holds {} tokens; restore needs an empty one",
+                length_);
   SavedHeader header;
   if (size < sizeof header) return fail(DGPU_STATUS_PARSE_ERROR, "buffer", "{} bytes are no saved sequence", size);
   std::memcpy(&header, buffer, sizeof header);
   if (std::memcmp(header.magic, SavedHeader().magic, sizeof header.magic) != 0)
     return fail(DGPU_STATUS_PARSE_ERROR, "buffer", "the bytes are no saved sequence");
-  if (header.layout != s.layout_hash()) return fail(DGPU_STATUS_VERSION_MISMATCH, "buffer", "saved by a session of another model or compute type");
+  if (header.layout != s.layout_hash())
+    return fail(DGPU_STATUS_VERSION_MISMATCH, "buffer", "saved by a session of another model or compute type");
   if (header.length > s.limits_.max_tokens)
-    return fail(DGPU_STATUS_CAPACITY, "buffer", "the saved sequence has {} tokens, the session holds {}", header.length, s.limits_.max_tokens);
+    return fail(DGPU_STATUS_CAPACITY, "buffer", "the saved sequence has {} tokens, the session holds {}", header.length,
+                s.limits_.max_tokens);
   uint64_t expected = 0;
   const auto bytes_of = [&](const graph::State& state) {
-    const auto entries = state.cache == graph::kNone ? 1 : static_cast<uint64_t>(cache_entries(s.program_.caches[state.cache], header.length));
+    const auto entries = state.cache == graph::kNone
+                             ? 1
+                             : static_cast<uint64_t>(cache_entries(s.program_.caches[state.cache], header.length));
     return s.state_row(state, slot_).bytes_per_entry * entries;
   };
   for (const auto& state : s.program_.states) expected += bytes_of(state);
   if (header.bytes != expected || size != sizeof header + expected)
-    return fail(DGPU_STATUS_PARSE_ERROR, "buffer", "{} bytes were given, the saved sequence has {}", size, sizeof header + expected);
+    return fail(DGPU_STATUS_PARSE_ERROR, "buffer", "{} bytes were given, the saved sequence has {}", size,
+                sizeof header + expected);
   DGPU_TRY(s.order_after_last(stream));
   const auto* at = static_cast<const uint8_t*>(buffer) + sizeof header;
   for (const auto& state : s.program_.states) {
@@ -176,10 +193,14 @@ std::string Sequence::describe() const {
       row.cap = std::max(row.cap, cache.cap);
     }
   }
-  nlohmann::ordered_json doc = {{"schema", "dgpu.sequence/1"}, {"length", length()}, {"max_tokens", s.limits_.max_tokens}};
+  nlohmann::ordered_json doc = {
+      {"schema", "dgpu.sequence/1"}, {"length", length()}, {"max_tokens", s.limits_.max_tokens}};
   doc["states"] = nlohmann::ordered_json::array();
   for (const auto& [kind, row] : rows)
-    doc["states"].push_back({{"kind", kind}, {"count", row.count}, {"fixed_bytes", row.fixed}, {"bytes_per_token", row.per_token},
+    doc["states"].push_back({{"kind", kind},
+                             {"count", row.count},
+                             {"fixed_bytes", row.fixed},
+                             {"bytes_per_token", row.per_token},
                              {"cap_tokens", row.cap ? nlohmann::ordered_json(row.cap) : nlohmann::ordered_json()}});
   return doc.dump();
 }

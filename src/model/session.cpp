@@ -56,12 +56,15 @@ Status Session::choose_limits(const SessionLimits& limits) {
   if (!limits_.max_sequences) limits_.max_sequences = 8;
   if (!limits_.max_batch_tokens) limits_.max_batch_tokens = 512;
   if (!limits_.max_tokens)
-    limits_.max_tokens = static_cast<uint32_t>(std::min<int64_t>(base.max_positions > 0 ? base.max_positions : 4096, 4096));
+    limits_.max_tokens =
+        static_cast<uint32_t>(std::min<int64_t>(base.max_positions > 0 ? base.max_positions : 4096, 4096));
   if (!limits_.max_logit_rows) limits_.max_logit_rows = std::min(limits_.max_sequences, limits_.max_batch_tokens);
   if (limits_.max_logit_rows > limits_.max_batch_tokens)
-    return fail(DGPU_STATUS_INVALID_ARGUMENT, "max_logit_rows", "max_logit_rows {} is above max_batch_tokens {}", limits_.max_logit_rows, limits_.max_batch_tokens);
+    return fail(DGPU_STATUS_INVALID_ARGUMENT, "max_logit_rows", "max_logit_rows {} is above max_batch_tokens {}",
+                limits_.max_logit_rows, limits_.max_batch_tokens);
   if (base.max_positions > 0 && limits_.max_tokens > base.max_positions + 1)
-    return fail(DGPU_STATUS_INVALID_ARGUMENT, "max_tokens", "max_tokens {} is above the model's {} positions", limits_.max_tokens, base.max_positions);
+    return fail(DGPU_STATUS_INVALID_ARGUMENT, "max_tokens", "max_tokens {} is above the model's {} positions",
+                limits_.max_tokens, base.max_positions);
   if (limits_.max_sequences > 65536 || limits_.max_batch_tokens > (1u << 22) || limits_.max_tokens > (1u << 28))
     return fail(DGPU_STATUS_INVALID_ARGUMENT, "limits", "a limit is absurdly large");
   program_ = base;
@@ -90,7 +93,8 @@ Status Session::choose_taps(const std::string& names) {
     if (all || wanted.count(tap.name)) kept.push_back(tap);
   for (const auto& name : wanted)
     if (name != "*" && std::none_of(kept.begin(), kept.end(), [&](const auto& t) { return t.name == name; }))
-      return fail(DGPU_STATUS_NOT_FOUND, "taps", "the model has no value named '{}'; `dgpu-day0 inspect` lists the taps", name);
+      return fail(DGPU_STATUS_NOT_FOUND, "taps",
+                  "the model has no value named '{}'; `dgpu-day0 inspect` lists the taps", name);
   for (const auto& t : kept) taps_.push_back({t.name, t.value});
   program_.taps = std::move(kept);
   if (!limits_.routing) return DGPU_STATUS_SUCCESS;
@@ -135,16 +139,21 @@ Status Session::allocate() {
     return DGPU_STATUS_SUCCESS;
   };
   DGPU_TRY(get(layout_->bytes(), "the inputs of a step", inputs_));
-  for (size_t i = 0; i < program_.inputs.size(); ++i) base_[program_.inputs[i].value] = inputs_ + layout_->offset(static_cast<Id>(i));
+  for (size_t i = 0; i < program_.inputs.size(); ++i)
+    base_[program_.inputs[i].value] = inputs_ + layout_->offset(static_cast<Id>(i));
   for (auto& s : staging_) {
     DGPU_TRY(host_alloc(context(), std::max<uint64_t>(layout_->bytes(), 1), s.address, s.pointer));
     allocations_.push_back(s.address);
   }
-  for (size_t w = 0; w < program_.weights.size(); ++w) base_[program_.weights[w].value] = placement_->address(static_cast<Id>(w));
+  for (size_t w = 0; w < program_.weights.size(); ++w)
+    base_[program_.weights[w].value] = placement_->address(static_cast<Id>(w));
   uint64_t state_bytes = 0;
   for (const auto& s : program_.states) state_bytes += align(value_bytes(s.value));
   dgpuAddr_t at = 0;
-  if (state_bytes) DGPU_TRY(get(state_bytes, fmt::format("the caches of {} sequences with {} tokens each", limits_.max_sequences, limits_.max_tokens), at));
+  if (state_bytes)
+    DGPU_TRY(get(
+        state_bytes,
+        fmt::format("the caches of {} sequences with {} tokens each", limits_.max_sequences, limits_.max_tokens), at));
   for (const auto& s : program_.states) {
     base_[s.value] = at;
     at += align(value_bytes(s.value));
@@ -177,7 +186,8 @@ Status Session::allocate_values() {
     }
   const uint64_t total = graph::plan_memory(lives, kAlign);
   dgpuAddr_t block = 0;
-  DGPU_TRY(device_alloc(context(), placement_->device(), std::max<uint64_t>(total, 1), fmt::format("the values of steps with {} tokens", limits_.max_batch_tokens), block));
+  DGPU_TRY(device_alloc(context(), placement_->device(), std::max<uint64_t>(total, 1),
+                        fmt::format("the values of steps with {} tokens", limits_.max_batch_tokens), block));
   allocations_.push_back(block);
   for (size_t i = 0; i < owners.size(); ++i) base_[owners[i]] = block + lives[i].offset;
   return DGPU_STATUS_SUCCESS;
@@ -188,9 +198,12 @@ Status Session::fill_constants() {
     std::vector<uint8_t> bytes(value_bytes(c.value));
     for (size_t i = 0; i < c.data.size(); ++i) {
       const auto put = [&](auto v) { std::memcpy(bytes.data() + i * sizeof v, &v, sizeof v); };
-      if (c.dtype == DGPU_DTYPE_I32) put(static_cast<int32_t>(c.data[i]));
-      else if (c.dtype == DGPU_DTYPE_I64) put(static_cast<int64_t>(c.data[i]));
-      else put(static_cast<float>(c.data[i]));
+      if (c.dtype == DGPU_DTYPE_I32)
+        put(static_cast<int32_t>(c.data[i]));
+      else if (c.dtype == DGPU_DTYPE_I64)
+        put(static_cast<int64_t>(c.data[i]));
+      else
+        put(static_cast<float>(c.data[i]));
     }
     DGPU_TRY(upload(context(), placement_->device(), base_[c.value], bytes.data(), bytes.size()));
   }
@@ -213,7 +226,9 @@ Status Session::plan_nodes() {
 
 Status Session::plan_node(const graph::Node& node, NodePlan& out) {
   if (node.is_extern)
-    return fail(DGPU_STATUS_UNSUPPORTED, node.op, "{} needs operator '{}', which this library does not have; `dgpu-day0 coverage` lists what is missing", node.name, node.op);
+    return fail(DGPU_STATUS_UNSUPPORTED, node.op,
+                "{} needs operator '{}', which this library does not have; `dgpu-day0 coverage` lists what is missing",
+                node.name, node.op);
   ops::OpSpec spec;
   spec.name = node.op;
   spec.attrs = node.attrs;
@@ -248,7 +263,8 @@ Status Session::logits(dgpuTensorDesc& desc, dgpuAddr_t& where) const {
 }
 
 Status Session::tap(size_t index, dgpuTensorDesc& desc, dgpuAddr_t& where) const {
-  if (index >= taps_.size()) return fail(DGPU_STATUS_INVALID_ARGUMENT, "index", "index {} is not below {} taps", index, taps_.size());
+  if (index >= taps_.size())
+    return fail(DGPU_STATUS_INVALID_ARGUMENT, "index", "index {} is not below {} taps", index, taps_.size());
   return value(taps_[index].value, desc, where);
 }
 

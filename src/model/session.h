@@ -33,8 +33,8 @@ class Sequence final : public Object {
   Sequence(Ref<Session> session, uint32_t slot);
   Ref<Session> session_;
   uint32_t slot_;
-  uint64_t length_ = 0;       // under the session's mutex, as the next
-  bool fresh_ = true;         // fixed states are not zeroed yet
+  uint64_t length_ = 0;  // under the session's mutex, as the next
+  bool fresh_ = true;    // fixed states are not zeroed yet
 };
 
 struct SessionLimits {
@@ -125,25 +125,25 @@ class Session final : public Object {
   graph::Extents maxima_;
   std::unique_ptr<BatchLayout> layout_;
   std::vector<Kept> taps_, routing_;
-  std::vector<dgpuAddr_t> base_;       // address of each root value
+  std::vector<dgpuAddr_t> base_;  // address of each root value
   std::vector<NodePlan> plans_;
   std::vector<dgpuAddr_t> allocations_;
-  dgpuAddr_t inputs_ = 0;              // device block of the batch layout
+  dgpuAddr_t inputs_ = 0;  // device block of the batch layout
   dgpuAddr_t workspace_ = 0;
   static constexpr unsigned kStaging = 4;
   struct Staging {
     dgpuAddr_t address = 0;
     void* pointer = nullptr;
-    Ref<Timeline> timeline;            // the copy from it has ended when `value` has retired
+    Ref<Timeline> timeline;  // the copy from it has ended when `value` has retired
     uint64_t value = 0;
   };
   Staging staging_[kStaging];
   unsigned next_staging_ = 0;
 
-  mutable std::mutex mutex_;           // steps, slots, lengths
+  mutable std::mutex mutex_;  // steps, slots, lengths
   std::vector<bool> slot_used_;
   bool once_done_ = false;
-  graph::Extents last_;                // extents of the last step
+  graph::Extents last_;  // extents of the last step
   Ref<Timeline> last_timeline_;
   uint64_t last_value_ = 0;
 };

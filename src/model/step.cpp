@@ -18,20 +18,22 @@ struct Session::Admitted {
 namespace {
 
 Status check_shape(const Session::Step& step, const SessionLimits& limits) {
-  const auto bad = [](const char* object, auto&&... text) { return fail(DGPU_STATUS_INVALID_ARGUMENT, object, std::forward<decltype(text)>(text)...); };
+  constexpr Status kBad = DGPU_STATUS_INVALID_ARGUMENT;
   const size_t count = step.sequences.size();
-  if (count && !step.offsets) return bad("offsets", "offsets is null");
-  if (step.token_count && !step.tokens) return bad("tokens", "tokens is null");
-  if (count && step.offsets[0] != 0) return bad("offsets", "offsets[0] must be 0");
+  if (count && !step.offsets) return fail(kBad, "offsets", "offsets is null");
+  if (step.token_count && !step.tokens) return fail(kBad, "tokens", "tokens is null");
+  if (count && step.offsets[0] != 0) return fail(kBad, "offsets", "offsets[0] must be 0");
   for (size_t b = 0; b < count; ++b)
-    if (step.offsets[b + 1] < step.offsets[b]) return bad("offsets", "offsets decrease at sequence {}", b);
+    if (step.offsets[b + 1] < step.offsets[b]) return fail(kBad, "offsets", "offsets decrease at sequence {}", b);
   if ((count ? step.offsets[count] : 0) != step.token_count)
-    return bad("token_count", "token_count is {}, offsets end at {}", step.token_count, count ? step.offsets[count] : 0);
+    return fail(kBad, "token_count", "token_count is {}, offsets end at {}", step.token_count,
+                count ? step.offsets[count] : 0);
   if (step.token_count > limits.max_batch_tokens)
-    return fail(DGPU_STATUS_CAPACITY, "token_count", "the step has {} tokens, the session takes {} at once", step.token_count, limits.max_batch_tokens);
+    return fail(DGPU_STATUS_CAPACITY, "token_count", "the step has {} tokens, the session takes {} at once",
+                step.token_count, limits.max_batch_tokens);
   for (uint32_t i = 0; step.logit_rows && i < step.logit_row_count; ++i)
     if (step.logit_rows[i] >= step.token_count || (i && step.logit_rows[i] <= step.logit_rows[i - 1]))
-      return bad("logit_rows", "logit_rows[{}] is out of range or not ascending", i);
+      return fail(kBad, "logit_rows", "logit_rows[{}] is out of range or not ascending", i);
   return DGPU_STATUS_SUCCESS;
 }
 
@@ -43,18 +45,25 @@ Status Session::admit(const Step& step, Admitted& out) {
   std::vector<int64_t> new_index(step.token_count, -1);
   for (size_t b = 0; b < step.sequences.size(); ++b) {
     auto* s = step.sequences[b];
-    if (&s->session() != this) return fail(DGPU_STATUS_INVALID_ARGUMENT, "sequences", "sequence {} belongs to another session", b);
+    if (&s->session() != this)
+      return fail(DGPU_STATUS_INVALID_ARGUMENT, "sequences", "sequence {} belongs to another session", b);
     for (size_t c = 0; c < b; ++c)
-      if (step.sequences[c] == s) return fail(DGPU_STATUS_INVALID_ARGUMENT, "sequences", "sequences {} and {} are the same", c, b);
+      if (step.sequences[c] == s)
+        return fail(DGPU_STATUS_INVALID_ARGUMENT, "sequences", "sequences {} and {} are the same", c, b);
     const uint32_t first = step.offsets[b], count = step.offsets[b + 1] - first;
     Status status = DGPU_STATUS_SUCCESS;
     if (s->length_ + count > limits_.max_tokens)
-      status = fail(DGPU_STATUS_CAPACITY, "sequences", "sequence {} holds {} tokens and gets {}: its cache of {} lacks {}", b, s->length_, count, limits_.max_tokens, s->length_ + count - limits_.max_tokens);
+      status =
+          fail(DGPU_STATUS_CAPACITY, "sequences", "sequence {} holds {} tokens and gets {}: its cache of {} lacks {}",
+               b, s->length_, count, limits_.max_tokens, s->length_ + count - limits_.max_tokens);
     for (uint32_t k = 0; k < count && status == 0; ++k)
       if (step.tokens[first + k] < 0 || step.tokens[first + k] >= program_.vocab)
-        status = fail(DGPU_STATUS_INVALID_ARGUMENT, "tokens", "token {} of sequence {} is {}, the vocabulary has {}", k, b, step.tokens[first + k], program_.vocab);
-    if (step.statuses) step.statuses[b] = status;
-    else if (status < 0) return status;
+        status = fail(DGPU_STATUS_INVALID_ARGUMENT, "tokens", "token {} of sequence {} is {}, the vocabulary has {}", k,
+                      b, step.tokens[first + k], program_.vocab);
+    if (step.statuses)
+      step.statuses[b] = status;
+    else if (status < 0)
+      return status;
     if (status < 0 || count == 0) continue;
     out.parts.push_back({s->slot_, s->length_, static_cast<uint32_t>(out.tokens.size()), count});
     out.sequences.push_back(s);
@@ -70,7 +79,8 @@ Status Session::admit(const Step& step, Admitted& out) {
     for (const auto& p : out.parts) out.rows.push_back(p.first + p.count - 1);
   }
   if (out.rows.size() > limits_.max_logit_rows)
-    return fail(DGPU_STATUS_CAPACITY, "logit_rows", "{} rows of logits are asked for, the session gives {}", out.rows.size(), limits_.max_logit_rows);
+    return fail(DGPU_STATUS_CAPACITY, "logit_rows", "{} rows of logits are asked for, the session gives {}",
+                out.rows.size(), limits_.max_logit_rows);
   return DGPU_STATUS_SUCCESS;
 }
 
@@ -139,7 +149,8 @@ Status Session::run_nodes(Stream& stream, const graph::Extents& extents, bool on
 }
 
 Session::StateRow Session::state_row(const graph::State& state, uint32_t slot) const {
-  const uint64_t rows = state.cache == graph::kNone ? limits_.max_sequences : static_cast<uint64_t>(maxima_.pages[state.cache]);
+  const uint64_t rows =
+      state.cache == graph::kNone ? limits_.max_sequences : static_cast<uint64_t>(maxima_.pages[state.cache]);
   const uint64_t row = value_bytes(state.value) / rows;
   const uint64_t entries = state.cache == graph::kNone ? 1 : static_cast<uint64_t>(maxima_.page_size[state.cache]);
   return {base_[state.value] + row * slot, row / entries};

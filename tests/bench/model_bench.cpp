@@ -122,8 +122,10 @@ int main(int argc, char** argv) {
   fs::path dir = "/tmp/dgpu-bench-qwen3-0.6b";
   dgpuDtype_t dtype = DGPU_DTYPE_BF16;
   for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--dtype") == 0 && i + 1 < argc) dtype = std::strcmp(argv[++i], "f32") == 0 ? DGPU_DTYPE_F32 : DGPU_DTYPE_BF16;
-    else dir = argv[i];
+    if (std::strcmp(argv[i], "--dtype") == 0 && i + 1 < argc)
+      dtype = std::strcmp(argv[++i], "f32") == 0 ? DGPU_DTYPE_F32 : DGPU_DTYPE_BF16;
+    else
+      dir = argv[i];
   }
   CHECK(dgpuInit(nullptr));
   synthesize(dir);
@@ -148,9 +150,11 @@ int main(int argc, char** argv) {
     load.push_back(seconds_since(start));
   }
   std::printf("file %.2f GB, %u threads, page cache warm\n", bytes / 1e9, threads);
-  std::printf("load      %.3f s = %.2f GB/s; reading into one buffer %.2f GB/s, into new memory %.2f GB/s; ratio %.2f and %.2f\n",
-              median(load), bytes / median(load) / 1e9, bytes / median(raw) / 1e9, bytes / median(fresh) / 1e9,
-              median(raw) / median(load), median(fresh) / median(load));
+  std::printf(
+      "load      %.3f s = %.2f GB/s; reading into one buffer %.2f GB/s, into new memory %.2f GB/s; ratio %.2f and "
+      "%.2f\n",
+      median(load), bytes / median(load) / 1e9, bytes / median(raw) / 1e9, bytes / median(fresh) / 1e9,
+      median(raw) / median(load), median(fresh) / median(load));
 
   dgpuSessionOptions so = DGPU_SESSION_OPTIONS_INIT;
   so.max_sequences = 1;
@@ -178,9 +182,10 @@ int main(int argc, char** argv) {
   // Products of the layers for each token, one row of logits, causal attention.
   const double layers = 28, per_layer = 1024.0 * (2048 + 1024 + 1024) + 2048.0 * 1024 + 3.0 * 1024 * 3072;
   const double flops = 2 * 512 * layers * per_layer + 2.0 * 1024 * 151936 + layers * 16 * 4 * 128 * (512.0 * 513 / 2);
-  std::printf("prefill   512 tokens %.3f s = %.0f tokens/s, %.1f Gflop/s; peak f32 FMA %.1f, bf16 dot %.1f; ratio %.2f\n",
-              median(prefill), 512 / median(prefill), flops / median(prefill) / 1e9, f32_peak / 1e9, dot_peak / 1e9,
-              flops / median(prefill) / peak);
+  std::printf(
+      "prefill   512 tokens %.3f s = %.0f tokens/s, %.1f Gflop/s; peak f32 FMA %.1f, bf16 dot %.1f; ratio %.2f\n",
+      median(prefill), 512 / median(prefill), flops / median(prefill) / 1e9, f32_peak / 1e9, dot_peak / 1e9,
+      flops / median(prefill) / peak);
 
   const double read = dgpu::cpu::probe_read_bytes(static_cast<int>(threads));
   std::vector<double> decode;
@@ -193,9 +198,11 @@ int main(int argc, char** argv) {
   const double read_again = dgpu::cpu::probe_read_bytes(static_cast<int>(threads));
   const double bandwidth = std::max(read, read_again);
   const double width = dtype == DGPU_DTYPE_F32 ? 4 : 2;
-  const double token_bytes = bytes + layers * 2 * 8 * 128 * 536 * width;  // every weight once (the tied table as the head), and the cache
-  std::printf("decode    %.2f ms = %.1f tokens/s, %.2f GB/s; read bandwidth %.2f GB/s; ratio %.2f\n", median(decode) * 1e3,
-              1 / median(decode), token_bytes / median(decode) / 1e9, bandwidth / 1e9, token_bytes / median(decode) / bandwidth);
+  const double token_bytes =
+      bytes + layers * 2 * 8 * 128 * 536 * width;  // every weight once (the tied table as the head), and the cache
+  std::printf("decode    %.2f ms = %.1f tokens/s, %.2f GB/s; read bandwidth %.2f GB/s; ratio %.2f\n",
+              median(decode) * 1e3, 1 / median(decode), token_bytes / median(decode) / 1e9, bandwidth / 1e9,
+              token_bytes / median(decode) / bandwidth);
   dgpuShutdown();
   return 0;
 }

@@ -22,8 +22,9 @@ uint64_t next() {  // xorshift64* (Vigna 2014)
 }
 size_t below(size_t n) { return n ? static_cast<size_t>(next() % n) : 0; }
 
-const std::vector<std::string> kWords = {"{", "}", "[", "]", "\"", ":", ",", "0", "-1", "1e999", "18446744073709551615", "null",
-                                         "true", "\\u0000", "(", ")", "**", "//", "for", "if", "lambda", "..", "\xff\xfe"};
+const std::vector<std::string> kWords = {
+    "{",       "}", "[", "]",  "\"", ":",   ",",  "0",      "-1", "1e999",   "18446744073709551615", "null", "true",
+    "\\u0000", "(", ")", "**", "//", "for", "if", "lambda", "..", "\xff\xfe"};
 
 void mutate(std::string& s, const std::vector<std::string>& seeds) {
   for (size_t n = 1 + below(6); n > 0; --n) {
@@ -32,10 +33,18 @@ void mutate(std::string& s, const std::vector<std::string>& seeds) {
       case 0:
         if (at < s.size()) s[at] = static_cast<char>(s[at] ^ (1 << below(8)));
         break;
-      case 1: s.insert(at, kWords[below(kWords.size())]); break;
-      case 2: s.erase(at, below(16)); break;
-      case 3: s.insert(at, s.substr(below(s.size() + 1), below(64))); break;
-      case 4: s.resize(at); break;
+      case 1:
+        s.insert(at, kWords[below(kWords.size())]);
+        break;
+      case 2:
+        s.erase(at, below(16));
+        break;
+      case 3:
+        s.insert(at, s.substr(below(s.size() + 1), below(64)));
+        break;
+      case 4:
+        s.resize(at);
+        break;
       default: {
         const auto& other = seeds[below(seeds.size())];
         s.replace(at, below(32), other, below(other.size() + 1), below(64));
@@ -63,7 +72,9 @@ int main(int argc, char** argv) {
     seeds.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
   }
   if (seeds.empty()) seeds.emplace_back("{}");
-  const auto run = [](const std::string& s) { LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(s.data()), s.size()); };
+  const auto run = [](const std::string& s) {
+    LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(s.data()), s.size());
+  };
   for (const auto& s : seeds) run(s);
   for (long i = 0; i < iterations; ++i) {
     std::string s = seeds[below(seeds.size())];

@@ -20,7 +20,8 @@ inline std::string source_dir() {
 // Directory of a model, "" if it is not on this machine.
 inline std::string model_dir(const std::string& name) {
   const char* shared = std::getenv("DGPU_SHARED");
-  for (const auto& root : {source_dir() + "/tests/data/models/", std::string(shared ? shared : "../shared") + "/models/"})
+  for (const auto& root :
+       {source_dir() + "/tests/data/models/", std::string(shared ? shared : "../shared") + "/models/"})
     if (std::filesystem::exists(root + name + "/config.json")) return root + name;
   return "";
 }

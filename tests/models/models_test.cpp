@@ -43,7 +43,8 @@ TEST_P(Models, F32MeetsTheBaselineOnEveryTensor) {
   std::shared_ptr<model::SafetensorsFile> f;
   ASSERT_EQ(model::SafetensorsFile::open(baseline_, f), 0);
   size_t tensors = 0;
-  for (const auto& [name, t] : f->tensors()) tensors += name != "input_ids" && name != "prompt_ids" && name != "generated_ids";
+  for (const auto& [name, t] : f->tensors())
+    tensors += name != "input_ids" && name != "prompt_ids" && name != "generated_ids";
   EXPECT_EQ(doc["tensors"].size(), tensors);
   for (const auto& row : doc["tensors"]) EXPECT_LT(row["rel_l2"].get<double>(), 1e-5) << row["tensor"];
   EXPECT_EQ(doc["argmax"]["agree"], doc["argmax"]["positions"]);
@@ -139,7 +140,8 @@ std::vector<std::vector<int32_t>> generate(Loaded& l, const std::vector<std::vec
   EXPECT_EQ(dgpuSessionGenerate(session, l.stream, &g), 0) << error_text();
   std::vector<std::vector<int32_t>> result;
   for (size_t i = 0; i < prompts.size(); ++i)
-    result.emplace_back(out.begin() + static_cast<long>(i * count), out.begin() + static_cast<long>(i * count + counts[i]));
+    result.emplace_back(out.begin() + static_cast<long>(i * count),
+                        out.begin() + static_cast<long>(i * count + counts[i]));
   for (auto s : sequences) EXPECT_EQ(dgpuSequenceDestroy(s), 0);
   EXPECT_EQ(dgpuSessionDestroy(session), 0);
   return result;
@@ -155,9 +157,11 @@ TEST_P(Models, GreedyTokensAreTheReferencesAloneInChunksAndInABatch) {
   EXPECT_EQ(generate(l, {prompt}, count, 5, 64)[0], want) << "chunks of five";
   // Together with other sequences: the prompt cut to other lengths, and pieces of the baseline's input.
   const auto other = ids(baseline_, "input_ids");
-  std::vector<std::vector<int32_t>> prompts = {std::vector<int32_t>(prompt.begin(), prompt.begin() + 3), prompt,
+  std::vector<std::vector<int32_t>> prompts = {std::vector<int32_t>(prompt.begin(), prompt.begin() + 3),
+                                               prompt,
                                                std::vector<int32_t>(other.begin(), other.begin() + 17),
-                                               std::vector<int32_t>(prompt.begin(), prompt.end() - 1), {other[5]}};
+                                               std::vector<int32_t>(prompt.begin(), prompt.end() - 1),
+                                               {other[5]}};
   const auto together = generate(l, prompts, count, 0, 16);
   EXPECT_EQ(together[1], want) << "in a batch";
   for (size_t i = 0; i < prompts.size(); ++i)

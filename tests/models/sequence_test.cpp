@@ -157,7 +157,8 @@ TEST_F(Sequences, StepChecksItsArrays) {
   st.sequence_count = 2;
   EXPECT_EQ(dgpuSessionStep(session_, l_.stream, &st), DGPU_STATUS_INVALID_ARGUMENT);
   st.sequence_count = 1;
-  EXPECT_EQ(dgpuSessionStep(session_, l_.stream, &st), DGPU_STATUS_INVALID_ARGUMENT) << "token_count and offsets disagree";
+  EXPECT_EQ(dgpuSessionStep(session_, l_.stream, &st), DGPU_STATUS_INVALID_ARGUMENT)
+      << "token_count and offsets disagree";
   offsets[0] = 1;
   offsets[1] = 4;
   EXPECT_EQ(dgpuSessionStep(session_, l_.stream, &st), DGPU_STATUS_INVALID_ARGUMENT) << "offsets[0]";
@@ -189,7 +190,8 @@ TEST_F(Sequences, SamplingDependsOnSeedAndPositionAlone) {
     std::vector<int32_t> prompts;
     std::vector<uint32_t> offsets{0}, counts(s.size());
     for (size_t i = 0; i < s.size(); ++i) {
-      prompts.insert(prompts.end(), tokens_.begin() + static_cast<long>(i * 3), tokens_.begin() + static_cast<long>(i * 3 + 4));
+      prompts.insert(prompts.end(), tokens_.begin() + static_cast<long>(i * 3),
+                     tokens_.begin() + static_cast<long>(i * 3 + 4));
       offsets.push_back(static_cast<uint32_t>(prompts.size()));
     }
     dgpuSampling sampling = DGPU_SAMPLING_INIT;

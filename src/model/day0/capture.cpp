@@ -15,12 +15,18 @@ float element(const uint8_t* p, dgpuDtype_t dtype) {
     return v;
   };
   switch (dtype) {
-    case DGPU_DTYPE_F32: return as(float{});
-    case DGPU_DTYPE_BF16: return bf16_to_f32(as(uint16_t{}));
-    case DGPU_DTYPE_F16: return f16_to_f32(as(uint16_t{}));
-    case DGPU_DTYPE_I32: return static_cast<float>(as(int32_t{}));
-    case DGPU_DTYPE_I64: return static_cast<float>(as(int64_t{}));
-    default: return 0;
+    case DGPU_DTYPE_F32:
+      return as(float{});
+    case DGPU_DTYPE_BF16:
+      return bf16_to_f32(as(uint16_t{}));
+    case DGPU_DTYPE_F16:
+      return f16_to_f32(as(uint16_t{}));
+    case DGPU_DTYPE_I32:
+      return static_cast<float>(as(int32_t{}));
+    case DGPU_DTYPE_I64:
+      return static_cast<float>(as(int64_t{}));
+    default:
+      return 0;
   }
 }
 

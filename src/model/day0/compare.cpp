@@ -37,7 +37,8 @@ struct Judge {
     std::vector<bool> out(static_cast<size_t>(tokens), false);
     const auto producer = ours.program.producer(v.value);
     for (const auto& f : flips)
-      if (f.excused && producer != graph::kNone && producer >= f.at && f.token < tokens) out[static_cast<size_t>(f.token)] = true;
+      if (f.excused && producer != graph::kNone && producer >= f.at && f.token < tokens)
+        out[static_cast<size_t>(f.token)] = true;
     return out;
   }
 };
@@ -146,15 +147,25 @@ Status compare(Ref<Model> model, dgpuDtype_t compute, const std::string& baselin
       const auto a = argmax_agreement(mine.data, truth, count);
       argmax = {{"positions", a.positions}, {"agree", a.agree}};
       if (compute == DGPU_DTYPE_F32 && a.agree != a.positions)
-        findings.push_back({{"kind", "argmax"}, {"tensor", name}, {"text", fmt::format("{} of {} positions differ", a.positions - a.agree, a.positions)}});
+        findings.push_back({{"kind", "argmax"},
+                            {"tensor", name},
+                            {"text", fmt::format("{} of {} positions differ", a.positions - a.agree, a.positions)}});
     }
   }
   Json flips = Json::array();
   int64_t excused = 0;
   for (const auto& f : judge.flips) {
-    flips.push_back({{"node", f.node}, {"token", f.token}, {"f32_margin", f.margin}, {"score_error", f.error}, {"excused", f.excused}});
+    flips.push_back({{"node", f.node},
+                     {"token", f.token},
+                     {"f32_margin", f.margin},
+                     {"score_error", f.error},
+                     {"excused", f.excused}});
     excused += f.excused;
-    if (!f.excused) findings.push_back({{"kind", "routing"}, {"tensor", f.node}, {"token", f.token}, {"text", "experts differ from the f32 run and rounding does not explain it"}});
+    if (!f.excused)
+      findings.push_back({{"kind", "routing"},
+                          {"tensor", f.node},
+                          {"token", f.token},
+                          {"text", "experts differ from the f32 run and rounding does not explain it"}});
   }
   out.good = findings.empty() && !rows.empty();
   out.json["tensors"] = rows;

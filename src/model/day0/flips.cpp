@@ -33,8 +33,10 @@ double margin_of(const float* logits, const float* bias, int64_t experts, const 
   for (int64_t e = 0; e < experts; ++e) {
     const double b = bias ? bias[e] : 0;
     const double s = bias && on_score ? scored(logits[e], scoring) + b : logits[e] + b;
-    if (chosen.count(e)) last = std::min(last, s);
-    else next = std::max(next, s);
+    if (chosen.count(e))
+      last = std::min(last, s);
+    else
+      next = std::max(next, s);
   }
   return last - next;
 }
@@ -67,7 +69,8 @@ std::vector<Flip> find_flips(const Capture& low, const Capture& f32, double one_
       // Root mean square error of one logit from the counted roundings, four times that for its tail, twice for a gap
       // of two logits.
       const double r = roundings[l->second.value];
-      const double error = 2 * 4 * one_rounding * std::sqrt(std::max(1.0, r)) * std::sqrt(square / static_cast<double>(experts));
+      const double error =
+          2 * 4 * one_rounding * std::sqrt(std::max(1.0, r)) * std::sqrt(square / static_cast<double>(experts));
       Flip f{node.name, n, t, 0, has_bias && on_score ? error * slope(scoring) : error, false};
       f.margin = margin_of(row, has_bias ? bias->second.data.data() : nullptr, experts, truth, scoring, on_score);
       f.excused = f.margin >= 0 && f.margin < f.error;

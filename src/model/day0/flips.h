@@ -6,10 +6,10 @@ namespace dgpu::model {
 
 struct Flip {
   std::string node;
-  graph::Id at = 0;    // position of the routing node in the program
+  graph::Id at = 0;  // position of the routing node in the program
   int64_t token = 0;
-  double margin = 0;   // f32 gap between the last chosen and the first not chosen expert
-  double error = 0;    // derived error of such a gap
+  double margin = 0;  // f32 gap between the last chosen and the first not chosen expert
+  double error = 0;   // derived error of such a gap
   bool excused = false;
 };
 
