@@ -445,6 +445,14 @@ inline std::string version() {
   check(dgpuGetVersion(&a, &b, &c));
   return std::to_string(a) + "." + std::to_string(b) + "." + std::to_string(c);
 }
+// "NAME value class" per status: what a language makes its exception classes of.
+inline std::vector<std::string> statuses() {
+  std::vector<std::string> out;
+#define DGPU_BINDING_STATUS(name, value, cls, text) out.push_back(#name " " #value " " #cls);
+  DGPU_STATUS_LIST(DGPU_BINDING_STATUS)
+#undef DGPU_BINDING_STATUS
+  return out;
+}
 inline std::string status_name(int32_t status) { return dgpuStatusName(status); }
 inline void config_set(const std::string& name, const std::string& value) {
   check(dgpuConfigSet(name.c_str(), value.c_str()));
