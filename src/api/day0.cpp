@@ -5,12 +5,12 @@
 #include "model/day0/compare.h"
 #include "model/day0/documents.h"
 #include "model/day0/report.h"
-#include "model/model.h"
+#include "model/open_model.h"
 #include "runtime/context.h"
 
 using namespace dgpu;
 using dgpu::model::Document;
-using dgpu::model::Model;
+using dgpu::model::OpenModel;
 using dgpu::model::Report;
 
 namespace {
@@ -24,11 +24,11 @@ model::Progress progress_of(dgpuProgressCallback callback, void* user) {
   };
 }
 
-Status checkpoint_of(Model& m, const model::Checkpoint*& out) {
-  out = m.checkpoint();
-  if (out) return DGPU_STATUS_SUCCESS;
+Status checkpoint_of(const OpenModel& m, const model::Checkpoint*& out) {
+  out = &m.model().checkpoint();
+  if (m.model().has_checkpoint()) return DGPU_STATUS_SUCCESS;
   return fail(DGPU_STATUS_NOT_FOUND, "model", "{}: no weights; the model was opened from its config alone",
-              m.directory());
+              m.model().directory());
 }
 
 Status read_tokens(const int32_t* tokens, uint32_t count, std::vector<int32_t>& out) {
@@ -64,7 +64,7 @@ dgpuStatus_t dgpuReportDestroy(dgpuReport_t report) {
 dgpuStatus_t dgpuDay0Audit(dgpuModel_t model, dgpuReport_t* out_report) {
   return entry("dgpuDay0Audit", [&]() -> Status {
     DGPU_TRY(clear_output(out_report, "out_report"));
-    DGPU_PIN(Model, m, model);
+    DGPU_PIN(OpenModel, m, model);
     const dgpu::model::Checkpoint* checkpoint = nullptr;
     DGPU_TRY(checkpoint_of(*m, checkpoint));
     Document document;
@@ -81,9 +81,9 @@ dgpuStatus_t dgpuDay0Synth(dgpuModel_t model, const char* out_directory, const d
     dgpuSynthOptions o = DGPU_SYNTH_OPTIONS_INIT;
     DGPU_TRY(read_optional(options, "dgpuSynthOptions", o));
     DGPU_TRY(may_block("dgpuDay0Synth"));
-    DGPU_PIN(Model, m, model);
+    DGPU_PIN(OpenModel, m, model);
     Document document;
-    DGPU_TRY(dgpu::model::synthesize(m->program(), m->config_file(), out_directory, o.seed,
+    DGPU_TRY(dgpu::model::synthesize(m->program(), m->model().directory() + "/config.json", out_directory, o.seed,
                                      progress_of(o.progress, o.user), document));
     return publish(document, out_report);
   });
@@ -99,7 +99,7 @@ dgpuStatus_t dgpuDay0Baseline(dgpuModel_t model, const int32_t* tokens, uint32_t
     std::vector<int32_t> ids;
     DGPU_TRY(read_tokens(tokens, count, ids));
     DGPU_TRY(may_block("dgpuDay0Baseline"));
-    DGPU_PIN(Model, m, model);
+    DGPU_PIN(OpenModel, m, model);
     const dgpu::model::Checkpoint* checkpoint = nullptr;
     DGPU_TRY(checkpoint_of(*m, checkpoint));
     Document document;
@@ -115,7 +115,7 @@ dgpuStatus_t dgpuDay0Compare(dgpuModel_t model, dgpuContext_t context, dgpuDevic
     DGPU_TRY(clear_output(out_report, "out_report"));
     DGPU_TRY(need(baseline_file, "baseline_file"));
     DGPU_TRY(may_block("dgpuDay0Compare"));
-    DGPU_PIN(Model, m, model);
+    DGPU_PIN(OpenModel, m, model);
     DGPU_PIN(Context, c, context);
     DGPU_PIN(backend::Device, d, device);
     const auto placement = m->placement();

@@ -3,10 +3,10 @@
 #include "backend/registry.h"
 #include "dgpu/model.h"
 #include "model/generate.h"
-#include "model/model.h"
+#include "model/open_model.h"
 
 using namespace dgpu;
-using dgpu::model::Model;
+using dgpu::model::OpenModel;
 using dgpu::model::Sequence;
 using dgpu::model::Session;
 
@@ -39,7 +39,7 @@ dgpuStatus_t dgpuModelLoad(dgpuModel_t model, dgpuContext_t context, dgpuDevice_
     dgpuLoadOptions o = DGPU_LOAD_OPTIONS_INIT;
     DGPU_TRY(read_optional(options, "dgpuLoadOptions", o));
     DGPU_TRY(may_block("dgpuModelLoad"));
-    DGPU_PIN(Model, m, model);
+    DGPU_PIN(OpenModel, m, model);
     DGPU_PIN(Context, c, context);
     DGPU_PIN(backend::Device, d, device);
     uint32_t index = 0;
@@ -62,7 +62,7 @@ dgpuStatus_t dgpuSessionCreate(dgpuModel_t model, const dgpuSessionOptions* opti
     dgpuSessionOptions o = DGPU_SESSION_OPTIONS_INIT;
     DGPU_TRY(read_optional(options, "dgpuSessionOptions", o));
     DGPU_TRY(may_block("dgpuSessionCreate"));
-    DGPU_PIN(Model, m, model);
+    DGPU_PIN(OpenModel, m, model);
     dgpu::model::SessionLimits limits;
     limits.max_sequences = o.max_sequences;
     limits.max_tokens = o.max_tokens;

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/device_io.h"
-#include "model/model.h"
+#include "model/open_model.h"
 #include "model/session.h"
 
 namespace dgpu::model {

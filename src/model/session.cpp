@@ -5,9 +5,9 @@
 
 #include "base/dtype.h"
 #include "graph/memory_plan.h"
-#include "graph/passes/fuse.h"
+#include "graph/passes/passes.h"
 #include "model/device_io.h"
-#include "model/model.h"
+#include "model/open_model.h"
 
 namespace dgpu::model {
 using graph::Id;
@@ -30,14 +30,14 @@ std::set<std::string> split_names(const std::string& text) {
 
 }  // namespace
 
-Session::Session(Ref<Model> model, std::shared_ptr<Placement> placement)
+Session::Session(Ref<OpenModel> model, std::shared_ptr<Placement> placement)
     : Object(Kind::session), model_(std::move(model)), placement_(std::move(placement)) {}
 
 Session::~Session() {
   for (const auto a : allocations_) device_free(context(), a);
 }
 
-Status Session::create(Ref<Model> model, const SessionLimits& limits, Ref<Session>& out) {
+Status Session::create(Ref<OpenModel> model, const SessionLimits& limits, Ref<Session>& out) {
   auto placement = model->placement();
   if (!placement) return fail(DGPU_STATUS_INVALID_STATE, "model", "the model is not loaded; call dgpuModelLoad first");
   auto session = Ref<Session>::adopt(new Session(std::move(model), std::move(placement)));
@@ -68,8 +68,7 @@ Status Session::choose_limits(const SessionLimits& limits) {
   if (limits_.max_sequences > 65536 || limits_.max_batch_tokens > (1u << 22) || limits_.max_tokens > (1u << 28))
     return fail(DGPU_STATUS_INVALID_ARGUMENT, "limits", "a limit is absurdly large");
   program_ = base;
-  DGPU_TRY(choose_taps(limits_.taps));
-  graph::fuse(program_);
+  DGPU_TRY(fuse_around_taps(limits_.taps));
   maxima_.tokens = limits_.max_batch_tokens;
   maxima_.sequences = limits_.max_sequences;
   maxima_.logit_rows = limits_.max_logit_rows;
@@ -84,27 +83,31 @@ Status Session::choose_limits(const SessionLimits& limits) {
   return DGPU_STATUS_SUCCESS;
 }
 
-// Leaves the taps that are asked for: a tapped value survives fusion and keeps its memory until the next step.
-Status Session::choose_taps(const std::string& names) {
+// Fuses for execution. Values that are asked for survive it and keep their memory until the next step.
+Status Session::fuse_around_taps(const std::string& names) {
   const auto wanted = split_names(names);
   const bool all = wanted.count("*") != 0;
-  std::vector<graph::Tap> kept;
+  graph::FuseOptions options;
   for (const auto& tap : program_.taps)
-    if (all || wanted.count(tap.name)) kept.push_back(tap);
+    if (all || wanted.count(tap.name)) options.taps.insert(tap.name);
   for (const auto& name : wanted)
-    if (name != "*" && std::none_of(kept.begin(), kept.end(), [&](const auto& t) { return t.name == name; }))
-      return fail(DGPU_STATUS_NOT_FOUND, "taps",
-                  "the model has no value named '{}'; `dgpu-day0 inspect` lists the taps", name);
-  for (const auto& t : kept) taps_.push_back({t.name, t.value});
-  program_.taps = std::move(kept);
-  if (!limits_.routing) return DGPU_STATUS_SUCCESS;
-  for (const auto& node : program_.nodes) {
-    if (node.op != "moe_route") continue;
-    for (const auto* list : {&node.inputs, &node.outputs})
-      for (const auto& b : *list) {
-        routing_.push_back({node.name + ":" + b.port, b.value});
-        program_.taps.push_back({node.name + ":" + b.port, b.value});
-      }
+    if (name != "*" && !options.taps.count(name))
+      return fail(DGPU_STATUS_NOT_FOUND, "taps", "the model has no value named '{}'; its taps are named like {}", name,
+                  program_.taps.empty() ? "none" : program_.taps.back().name);
+  const auto taps = options.taps;
+  std::set<std::string> routing;
+  if (limits_.routing)
+    for (const auto& node : program_.nodes) {
+      if (node.op != "moe_route") continue;
+      for (const auto* list : {&node.inputs, &node.outputs})
+        for (const auto& b : *list)
+          if (routing.insert(node.name + ":" + b.port).second) program_.taps.push_back({node.name + ":" + b.port, b.value});
+    }
+  options.taps.insert(routing.begin(), routing.end());
+  DGPU_TRY(graph::fuse(program_, options));
+  for (const auto& tap : program_.taps) {
+    if (taps.count(tap.name)) taps_.push_back({tap.name, tap.value});
+    if (routing.count(tap.name)) routing_.push_back({tap.name, tap.value});
   }
   return DGPU_STATUS_SUCCESS;
 }

@@ -11,7 +11,7 @@
 
 namespace dgpu::model {
 
-class Model;
+class OpenModel;
 class Session;
 
 // What a token history left behind: a slot of the session's caches and a length.
@@ -53,7 +53,7 @@ struct Kept {
 class Session final : public Object {
  public:
   static constexpr Kind kKind = Kind::session;
-  static Status create(Ref<Model> model, const SessionLimits& limits, Ref<Session>& out);
+  static Status create(Ref<OpenModel> model, const SessionLimits& limits, Ref<Session>& out);
   ~Session() override;
 
   struct Step {
@@ -95,9 +95,9 @@ class Session final : public Object {
     uint64_t bytes_per_entry;  // fixed states: all of it
   };
 
-  Session(Ref<Model> model, std::shared_ptr<Placement> placement);
+  Session(Ref<OpenModel> model, std::shared_ptr<Placement> placement);
   Status choose_limits(const SessionLimits& limits);
-  Status choose_taps(const std::string& names);
+  Status fuse_around_taps(const std::string& names);
   Status allocate();
   Status allocate_values();
   Status fill_constants();
@@ -118,7 +118,7 @@ class Session final : public Object {
   Status order_after_last(Stream& stream);
   void note_last(Stream& stream);
 
-  Ref<Model> model_;
+  Ref<OpenModel> model_;
   std::shared_ptr<Placement> placement_;
   graph::Program program_;
   SessionLimits limits_;

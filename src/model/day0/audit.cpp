@@ -12,9 +12,9 @@ bool type_fits(const graph::Tensor& want, dgpuDtype_t got) {
 
 Status audit(const graph::Program& program, const Checkpoint& checkpoint, Document& out) {
   out.json = new_document("audit");
-  Json findings = Json::array(), skipped = Json::array();
-  const auto finding = [&](const char* kind, const std::string& tensor, Json more) {
-    Json f = {{"kind", kind}, {"tensor", tensor}};
+  JsonDoc findings = JsonDoc::array(), skipped = JsonDoc::array();
+  const auto finding = [&](const char* kind, const std::string& tensor, JsonDoc more) {
+    JsonDoc f = {{"kind", kind}, {"tensor", tensor}};
     f.update(more);
     findings.push_back(f);
   };

@@ -67,7 +67,7 @@ Status baseline(const graph::Program& program, const Checkpoint& checkpoint, con
   const auto bytes = [](const void* p, size_t n) { return [p, n](const auto& sink) { return sink(p, n); }; };
   tensors.push_back(
       {"input_ids", DGPU_DTYPE_I64, {1, static_cast<int64_t>(ids.size())}, bytes(ids.data(), ids.size() * 8)});
-  Json names = Json::array();
+  JsonDoc names = JsonDoc::array();
   for (const auto& c : captured) {
     tensors.push_back({c.name, DGPU_DTYPE_F32, c.shape, bytes(c.data.data(), c.data.size() * 4)});
     names.push_back(c.name);

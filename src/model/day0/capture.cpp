@@ -4,7 +4,7 @@
 
 #include "base/dtype.h"
 #include "model/device_io.h"
-#include "model/model.h"
+#include "model/open_model.h"
 
 namespace dgpu::model {
 namespace {
@@ -61,7 +61,7 @@ Status fetch(Session& session, Stream& stream, graph::Id id, HostValue& out) {
 
 }  // namespace
 
-Status capture(Ref<Model> model, dgpuDtype_t compute, const std::vector<int32_t>& tokens, Capture& out) {
+Status capture(Ref<OpenModel> model, dgpuDtype_t compute, const std::vector<int32_t>& tokens, Capture& out) {
   SessionLimits limits;
   const auto count = static_cast<uint32_t>(tokens.size());
   limits.max_sequences = 1;

@@ -23,6 +23,6 @@ struct Capture {
 };
 
 // Blocks.
-Status capture(Ref<Model> model, dgpuDtype_t compute, const std::vector<int32_t>& tokens, Capture& out);
+Status capture(Ref<OpenModel> model, dgpuDtype_t compute, const std::vector<int32_t>& tokens, Capture& out);
 
 }  // namespace dgpu::model

@@ -7,7 +7,7 @@
 #include "graph/roundings.h"
 #include "model/day0/flips.h"
 #include "model/day0/metrics.h"
-#include "model/model.h"
+#include "model/open_model.h"
 
 namespace dgpu::model {
 namespace {
@@ -89,7 +89,7 @@ Agreement argmax_agreement(const std::vector<float>& a, const std::vector<float>
 
 }  // namespace
 
-Status compare(Ref<Model> model, dgpuDtype_t compute, const std::string& baseline_file, Document& out) {
+Status compare(Ref<OpenModel> model, dgpuDtype_t compute, const std::string& baseline_file, Document& out) {
   std::shared_ptr<SafetensorsFile> file;
   DGPU_TRY(SafetensorsFile::open(baseline_file, file));
   std::vector<int32_t> tokens;
@@ -107,7 +107,7 @@ Status compare(Ref<Model> model, dgpuDtype_t compute, const std::string& baselin
   out.json["family"] = ours.program.family;
   out.json["dtype"] = dtype_name(compute);
   out.json["tokens"] = count;
-  Json rows = Json::array(), findings = Json::array(), argmax;
+  JsonDoc rows = JsonDoc::array(), findings = JsonDoc::array(), argmax;
   std::string first_bad;
   // Execution order first, then what nothing of ours matches.
   std::vector<std::string> names;
@@ -132,7 +132,7 @@ Status compare(Ref<Model> model, dgpuDtype_t compute, const std::string& baselin
     const double bound = judge.bound(mine);
     const double judged = compute == DGPU_DTYPE_F32 ? d.rel_l2 : d.worst_token_rel_l2;
     const bool good = d.finite && judged <= bound;
-    Json row = {{"tensor", name}, {"rel_l2", d.rel_l2}, {"max_abs", d.max_abs}, {"cosine", d.cosine}};
+    JsonDoc row = {{"tensor", name}, {"rel_l2", d.rel_l2}, {"max_abs", d.max_abs}, {"cosine", d.cosine}};
     row["worst_token"] = d.worst_token;
     row["worst_token_rel_l2"] = d.worst_token_rel_l2;
     row["bound"] = bound;
@@ -152,7 +152,7 @@ Status compare(Ref<Model> model, dgpuDtype_t compute, const std::string& baselin
                             {"text", fmt::format("{} of {} positions differ", a.positions - a.agree, a.positions)}});
     }
   }
-  Json flips = Json::array();
+  JsonDoc flips = JsonDoc::array();
   int64_t excused = 0;
   for (const auto& f : judge.flips) {
     flips.push_back({{"node", f.node},
@@ -174,7 +174,7 @@ Status compare(Ref<Model> model, dgpuDtype_t compute, const std::string& baselin
     out.json["flips"] = {{"counted", judge.flips.size()}, {"excused", excused}};
     if (!flips.empty()) out.json["flipped_tokens"] = flips;
   }
-  out.json["first_out_of_tolerance"] = first_bad.empty() ? Json() : Json(first_bad);
+  out.json["first_out_of_tolerance"] = first_bad.empty() ? JsonDoc() : JsonDoc(first_bad);
   out.json["findings"] = findings;
   finish(out);
   return DGPU_STATUS_SUCCESS;

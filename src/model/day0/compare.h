@@ -6,6 +6,6 @@
 namespace dgpu::model {
 
 // `model` is loaded; `compute` the type of the run. See dgpuDay0Compare. Blocks.
-Status compare(Ref<Model> model, dgpuDtype_t compute, const std::string& baseline_file, Document& out);
+Status compare(Ref<OpenModel> model, dgpuDtype_t compute, const std::string& baseline_file, Document& out);
 
 }  // namespace dgpu::model

@@ -8,15 +8,15 @@
 
 namespace dgpu::model {
 
-using Json = nlohmann::ordered_json;
+using JsonDoc = nlohmann::ordered_json;
 
 struct Document {
-  Json json;  // starts with "schema" and "verdict"
+  JsonDoc json;  // starts with "schema" and "verdict"
   bool good = true;
 };
 
 // A document with its schema name; finish() sets the verdict.
-inline Json new_document(const char* name) {
+inline JsonDoc new_document(const char* name) {
   return {{"schema", std::string("dgpu.day0.") + name + "/1"}, {"verdict", "good"}};
 }
 inline void finish(Document& document) { document.json["verdict"] = document.good ? "good" : "negative"; }

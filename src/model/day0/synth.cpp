@@ -164,7 +164,7 @@ Status copy_config(const std::string& from, const fs::path& to) {
 
 Status write_index(const fs::path& path, const std::map<std::string, std::string>& where, uint64_t bytes) {
   std::ofstream out(path);
-  out << Json{{"metadata", {{"total_size", bytes}}}, {"weight_map", where}}.dump(1) << '\n';
+  out << JsonDoc{{"metadata", {{"total_size", bytes}}}, {"weight_map", where}}.dump(1) << '\n';
   if (!out.flush()) return fail(DGPU_STATUS_IO_ERROR, path.string(), "{}: cannot write", path.string());
   return DGPU_STATUS_SUCCESS;
 }
