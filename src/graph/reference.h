@@ -10,8 +10,7 @@ namespace dgpu::graph {
 
 struct ReferenceRun {
   std::vector<int32_t> tokens;
-  // Fills one weight, row-major, as f64 or i64. Called once per weight and use, so that weights need not stay in
-  // memory.
+  // Fills one weight, row-major, as f64 or i64. Called once per weight and use, so that weights need not stay in memory.
   std::function<Status(Id weight, ops::RefTensor& out)> load;
   // Called for each tap, and for "logits" ([tokens, vocab]), in execution order.
   std::function<Status(const std::string& name, const ops::RefTensor& value)> tap;
