@@ -129,3 +129,19 @@ dgpuStatus_t dgpuDay0Compare(dgpuModel_t model, dgpuContext_t context, dgpuDevic
     return publish(document, out_report);
   });
 }
+
+dgpuStatus_t dgpuDay0Inspect(dgpuModel_t model, dgpuReport_t* out_report) {
+  return entry("dgpuDay0Inspect", [&]() -> Status {
+    DGPU_TRY(clear_output(out_report, "out_report"));
+    DGPU_PIN(OpenModel, m, model);
+    return fail(DGPU_STATUS_UNSUPPORTED, "", "inspect is not part of this build yet");
+  });
+}
+
+dgpuStatus_t dgpuDay0Coverage(dgpuModel_t model, dgpuDevice_t device, dgpuDtype_t dtype, dgpuReport_t* out_report) {
+  return entry("dgpuDay0Coverage", [&]() -> Status {
+    DGPU_TRY(clear_output(out_report, "out_report"));
+    DGPU_PIN(OpenModel, m, model);
+    return fail(DGPU_STATUS_UNSUPPORTED, "", "coverage is not part of this build yet");
+  });
+}
