@@ -1,5 +1,5 @@
 // The native module of the Python package. Python's classes are in dgpu/__init__.py; nothing here is public.
-%module(package="dgpu", threads="1") _native
+%module(package="dgpu", threads="1") lowlevel
 %{
 #include "dgpu_shim.h"
 

@@ -33,7 +33,7 @@ class Devices(unittest.TestCase):
         self.assertEqual([d.ordinal for d in devices[:2]], [0, 1])
         self.assertEqual(devices[0].memory_bytes, 256 << 20)
         self.assertEqual(devices[0].backend, "cpu")
-        self.assertIn("cpu", repr(devices[0]).lower())
+        self.assertIn("256 MiB", repr(devices[0]))
 
     def test_version_and_settings(self):
         self.assertRegex(dgpu.version(), r"^\d+\.\d+\.\d+$")

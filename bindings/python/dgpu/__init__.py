@@ -16,7 +16,7 @@ import json
 import struct
 import threading
 
-from . import _native as _n
+from . import lowlevel as _n
 
 __all__ = ["Error", "Device", "Context", "Memory", "Stream", "Event", "Op", "Plan", "Kernel", "Model", "Session",
            "Sequence", "devices", "ops", "op_schema", "config", "set_config", "version", "init", "shutdown"]
