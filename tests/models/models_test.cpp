@@ -168,8 +168,8 @@ TEST_P(Models, GreedyTokensAreTheReferencesAloneInChunksAndInABatch) {
     EXPECT_EQ(together[i], generate(l, {prompts[i]}, count, 0, 64)[0]) << "sequence " << i << " alone and in the batch";
 }
 
-INSTANTIATE_TEST_SUITE_P(FirstWave, Models, ::testing::ValuesIn(first_wave()), [](const auto& info) {
-  std::string name = info.param;
+INSTANTIATE_TEST_SUITE_P(FirstWave, Models, ::testing::ValuesIn(first_wave()), [](const auto& parameter) {
+  std::string name = parameter.param;
   for (auto& c : name)
     if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
   return name;

@@ -21,7 +21,9 @@ class Sequences : public ::testing::Test {
     tokens_ = ids(dir_ + "/baseline.safetensors", "input_ids");
   }
   void TearDown() override {
-    if (session_) EXPECT_EQ(dgpuSessionDestroy(session_), 0);
+    if (session_) {
+      EXPECT_EQ(dgpuSessionDestroy(session_), 0);
+    }
   }
   dgpuStatus_t step(dgpuSequence_t s, size_t from, size_t to) {
     const uint32_t offsets[2] = {0, static_cast<uint32_t>(to - from)};
@@ -77,7 +79,10 @@ TEST_F(Sequences, TruncateForgets) {
   OK(dgpuSequenceCreate(session_, &b));
   OK(step(b, 0, 8));
   OK(step(b, 20, 23));
-  EXPECT_EQ(logits(), rewound);
+  // The first eight keys came from a step of twelve tokens there and of eight here: products of other widths may add in
+  // another order, so equal up to f32 roundoff.
+  const auto direct = logits();
+  for (size_t i = 0; i < direct.size(); ++i) EXPECT_NEAR(direct[i], rewound[i], 1e-4);
   EXPECT_EQ(dgpuSequenceTruncate(a_, 100), DGPU_STATUS_INVALID_ARGUMENT);
 }
 
