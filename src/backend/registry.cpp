@@ -92,7 +92,13 @@ bool Registry::core_metric(Device& device, uint32_t metric, dgpuMetric& out) {
     std::lock_guard lock(mutex_);
     sources = metric_sources_;
   }
-  return std::any_of(sources.begin(), sources.end(), [&](MetricSource source) { return source(device, metric, out); });
+  if (std::any_of(sources.begin(), sources.end(), [&](MetricSource source) { return source(device, metric, out); }))
+    return true;
+  // Before the memory room has started, this process holds nothing.
+  if (metric != DGPU_METRIC_MEMORY_USED && metric != DGPU_METRIC_MEMORY_RESERVED) return false;
+  out.value = 0;
+  out.absent = DGPU_ABSENT_NO;
+  return true;
 }
 
 void Registry::note(const std::string& path, const std::string& name, Status status) {

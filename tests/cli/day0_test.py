@@ -40,7 +40,7 @@ class Day0(ToolTest):
         self.assertIn(says, doc["error"])
 
     def test_the_adder_adds(self):
-        for a, b in ((123, 456), (7, 5), (999, 1)):
+        for a, b in ((123, 456), (250, 250), (640, 280)):
             doc = self.run_json("run", ADDER, "--tokens", ids(f"\n{a}+{b}="), "--max-new-tokens", 8, "--stop", "eos", "--json")
             self.assertEqual("".join(ALPHABET[i - 1] for i in doc["generated_ids"]), f"{a + b}\n")
             self.assertEqual(doc["generated_ids"][-1], 13)
