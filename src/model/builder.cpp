@@ -12,7 +12,7 @@ using graph::Origin;
 
 static constexpr int64_t kMaxLayers = 4096;
 
-Builder::Builder(const Template& t, const Json& config, const std::string& file)
+Builder::Builder(const Template& t, const JsonNode& config, const std::string& file)
     : t_(t), file_(file), scalars_(t, config, file), evaluator_(*this) {
   scalars_.set_eval([this](const Expr& e, int64_t layer) { return global_eval(e, layer); });
   program_.symbol(graph::Base::Tokens);
@@ -261,7 +261,7 @@ void Builder::check_weights_used() {
           fmt::format("{}: weight {} is declared, but the flow does not use it", t_.file, program_.tensors[i].name)};
 }
 
-Status build_program(const Template& t, const Json& config, const std::string& file, graph::Program& out) {
+Status build_program(const Template& t, const JsonNode& config, const std::string& file, graph::Program& out) {
   try {
     out = Builder(t, config, file).build();
   } catch (const Fault& f) {

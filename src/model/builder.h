@@ -15,14 +15,14 @@ namespace dgpu::model {
 
 // Builds the program of a model. `file` names the config in messages. Errors: INVALID_ARGUMENT (a config key or the
 // template; object says which), PARSE_ERROR, INVALID_SHAPE and others of operators with the statement's place.
-Status build_program(const Template& t, const Json& config, const std::string& file, graph::Program& out);
+Status build_program(const Template& t, const JsonNode& config, const std::string& file, graph::Program& out);
 
 dgpuDtype_t dtype_named(std::string_view name);  // f32, i32 or i64; 0 otherwise
 
 // The work of build_program: evaluates the blocks and appends to the program. Throws Fault.
 class Builder final : public Host {
  public:
-  Builder(const Template& t, const Json& config, const std::string& file);
+  Builder(const Template& t, const JsonNode& config, const std::string& file);
   graph::Program build();
 
   // Host

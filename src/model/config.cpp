@@ -5,13 +5,13 @@
 
 namespace dgpu::model {
 
-using T = Json::Type;
+using T = JsonNode::Type;
 
 static constexpr double kMaxDim = 1 << 24;           // extents: no model is near it, and products stay in 64 bits
 static constexpr double kMaxInt = 9007199254740992;  // 2^53: exact as a double
 static constexpr size_t kMaxList = 1 << 16;
 
-Scalars::Scalars(const Template& t, const Json& config, std::string file)
+Scalars::Scalars(const Template& t, const JsonNode& config, std::string file)
     : t_(t), top_(config), file_(std::move(file)) {
   if (!config.is(T::Object)) throw Fault{DGPU_STATUS_PARSE_ERROR, file_, fmt::format("{}: expected an object", file_)};
   for (const std::string& root : t.roots) {
@@ -19,7 +19,7 @@ Scalars::Scalars(const Template& t, const Json& config, std::string file)
       root_ = &top_;
       break;
     }
-    const Json* found = config.find(root);
+    const JsonNode* found = config.find(root);
     if (found && found->is(T::Object)) {
       root_ = found, root_name_ = root;
       break;
@@ -47,7 +47,7 @@ void Scalars::check_world() const {
 static bool always_read(const std::string& key) { return key == "architectures" || key == "model_type"; }
 
 // Members of `object`, reached through `prefix`, must be the next step of some key's path, or inert.
-void Scalars::check_object(const Json& object, const std::string& prefix, size_t depth, bool top) const {
+void Scalars::check_object(const JsonNode& object, const std::string& prefix, size_t depth, bool top) const {
   const bool nested = root_ != &top_;
   for (const auto& [name, value] : object.members) {
     if (depth == 0 && top && always_read(name)) continue;
@@ -126,7 +126,7 @@ std::vector<Scalars::Found> Scalars::find(const KeyEntry& k) const {
   std::vector<Found> out;
   for (const auto& path : k.paths) {
     const bool from_top = path[0] == "/";
-    const Json* at = from_top ? &top_ : root_;
+    const JsonNode* at = from_top ? &top_ : root_;
     std::string text = from_top || root_name_.empty() ? "" : root_name_ + ".";
     for (size_t i = from_top; i < path.size() && at; ++i) {
       text += (i > static_cast<size_t>(from_top) ? "." : "") + path[i];
@@ -162,7 +162,7 @@ Val Scalars::missing(const KeyEntry& k, const std::string& path) {
   Val v = eval_(*k.absent, -1);
   // An absent struct is an empty one.
   if (k.type == "struct" && v.map() && v.map()->empty()) {
-    Json empty;
+    JsonNode empty;
     empty.type = T::Object;
     return k.kinds.empty() ? read_struct(*t_.find_struct(k.struct_name), empty, path)
                            : read_kinds(k, *t_.find_struct(k.struct_name), empty, path);
@@ -170,12 +170,12 @@ Val Scalars::missing(const KeyEntry& k, const std::string& path) {
   return v;
 }
 
-Val Scalars::convert(const KeyEntry& k, const Json& j, const std::string& path) {
+Val Scalars::convert(const KeyEntry& k, const JsonNode& j, const std::string& path) {
   if (j.is(T::Null)) {
     if (k.null_is_absent) return missing(k, path);
     if (k.null) return eval_(*k.null, -1);
     bool listed = k.type == "any" && k.in.empty();
-    for (const Json& v : k.in) listed |= v.is(T::Null);
+    for (const JsonNode& v : k.in) listed |= v.is(T::Null);
     if (!listed) bad(path, "null has no meaning here");
     return Val();
   }
@@ -184,17 +184,17 @@ Val Scalars::convert(const KeyEntry& k, const Json& j, const std::string& path) 
   return v;
 }
 
-void Scalars::accept(const KeyEntry& k, const Json& j, const std::string& path) const {
+void Scalars::accept(const KeyEntry& k, const JsonNode& j, const std::string& path) const {
   if (k.in.empty()) return;
   std::string list;
-  for (const Json& v : k.in) {
+  for (const JsonNode& v : k.in) {
     if (same(v, j)) return;
     list += (list.empty() ? "" : ", ") + brief(v);
   }
   bad(path, fmt::format("{} is not supported; supported: {}", brief(j), list));
 }
 
-static Val plain(const Json& j) {
+static Val plain(const JsonNode& j) {
   switch (j.type) {
     case T::Null:
       return Val();
@@ -208,7 +208,7 @@ static Val plain(const Json& j) {
       return Val(j.string);
     case T::Array: {
       List out;
-      for (const Json& item : j.items) out.push_back(plain(item));
+      for (const JsonNode& item : j.items) out.push_back(plain(item));
       return Val(std::move(out));
     }
     default: {
@@ -219,7 +219,7 @@ static Val plain(const Json& j) {
   }
 }
 
-Val Scalars::typed(const KeyEntry& k, const Json& j, const std::string& path) {
+Val Scalars::typed(const KeyEntry& k, const JsonNode& j, const std::string& path) {
   auto wrong = [&](std::string_view what) { bad(path, fmt::format("expected {}, got {}", what, brief(j))); };
   if (k.type == "dim" || k.type == "int") {
     const double low = k.min.value_or(k.type == "dim" ? 1 : -kMaxInt),
@@ -258,7 +258,7 @@ Val Scalars::typed(const KeyEntry& k, const Json& j, const std::string& path) {
   return plain(j);
 }
 
-Val Scalars::list(const KeyEntry& k, const Json& j, const std::string& path) {
+Val Scalars::list(const KeyEntry& k, const JsonNode& j, const std::string& path) {
   if (!j.is(T::Array)) bad(path, fmt::format("expected a list, got {}", brief(j)));
   if (j.items.size() > kMaxList)
     bad(path, fmt::format("a list of {}, expected at most {} elements", j.items.size(), kMaxList));
@@ -284,23 +284,23 @@ void Scalars::role(const KeyEntry& k, const Val& v) {
 // ---------------------------------------------------------------------------------------------------------
 
 // One struct for every kind, or an object with one per kind.
-Val Scalars::read_kinds(const KeyEntry& k, const StructDef& s, const Json& j, const std::string& path) {
+Val Scalars::read_kinds(const KeyEntry& k, const StructDef& s, const JsonNode& j, const std::string& path) {
   bool per_kind = !j.members.empty();
   for (const auto& [name, value] : j.members)
     per_kind &= value.is(T::Object) && std::find(k.kinds.begin(), k.kinds.end(), name) != k.kinds.end();
   Map out;
   for (const std::string& kind : k.kinds) {
-    const Json* own = per_kind ? j.find(kind) : &j;
+    const JsonNode* own = per_kind ? j.find(kind) : &j;
     if (own) out.emplace_back(kind, read_struct(s, *own, per_kind ? path + "." + kind : path));
   }
   return Val(std::move(out));
 }
 
-Val Scalars::field(const KeyEntry& k, const Json& object, const std::string& path) {
-  const Json* first = nullptr;
+Val Scalars::field(const KeyEntry& k, const JsonNode& object, const std::string& path) {
+  const JsonNode* first = nullptr;
   std::string first_path;
   for (const auto& alias : k.paths) {
-    const Json* found = object.find(alias[0]);
+    const JsonNode* found = object.find(alias[0]);
     if (!found) continue;
     const std::string full = path + "." + alias[0];
     if (first && !same(*first, *found))
@@ -311,12 +311,12 @@ Val Scalars::field(const KeyEntry& k, const Json& object, const std::string& pat
   return k.absent ? eval_(*k.absent, -1) : Val();
 }
 
-static bool present(const KeyEntry& k, const Json& object) {
+static bool present(const KeyEntry& k, const JsonNode& object) {
   return std::any_of(k.paths.begin(), k.paths.end(),
                      [&](const auto& alias) { return object.find(alias[0]) != nullptr; });
 }
 
-Val Scalars::read_struct(const StructDef& s, const Json& j, const std::string& path) {
+Val Scalars::read_struct(const StructDef& s, const JsonNode& j, const std::string& path) {
   for (const auto& [name, value] : j.members) {
     bool known = false;
     for (const KeyEntry& k : s.keys)

@@ -17,7 +17,7 @@ using ScalarEval = std::function<Val(const Expr& expr, int64_t layer)>;
 class Scalars {
  public:
   // All must outlive this. `file` names the config in messages.
-  Scalars(const Template& t, const Json& config, std::string file);
+  Scalars(const Template& t, const JsonNode& config, std::string file);
 
   void set_eval(ScalarEval eval) { eval_ = std::move(eval); }
   // Throw Fault (INVALID_ARGUMENT, object = the key).
@@ -42,26 +42,26 @@ class Scalars {
   };
   struct Found {
     std::string path;
-    const Json* json;
+    const JsonNode* json;
   };
   [[noreturn]] void bad(const std::string& key, const std::string& message) const;
-  void check_object(const Json& object, const std::string& prefix, size_t depth, bool top) const;
+  void check_object(const JsonNode& object, const std::string& prefix, size_t depth, bool top) const;
   Val value_of(const Cell& cell, int64_t layer);
   Val read_key(const KeyEntry& k);
   Val missing(const KeyEntry& k, const std::string& path);
-  Val convert(const KeyEntry& k, const Json& j, const std::string& path);
-  Val typed(const KeyEntry& k, const Json& j, const std::string& path);
-  Val list(const KeyEntry& k, const Json& j, const std::string& path);
-  Val read_struct(const StructDef& s, const Json& j, const std::string& path);
-  Val read_kinds(const KeyEntry& k, const StructDef& s, const Json& j, const std::string& path);
-  Val field(const KeyEntry& k, const Json& object, const std::string& path);
-  void accept(const KeyEntry& k, const Json& j, const std::string& path) const;
+  Val convert(const KeyEntry& k, const JsonNode& j, const std::string& path);
+  Val typed(const KeyEntry& k, const JsonNode& j, const std::string& path);
+  Val list(const KeyEntry& k, const JsonNode& j, const std::string& path);
+  Val read_struct(const StructDef& s, const JsonNode& j, const std::string& path);
+  Val read_kinds(const KeyEntry& k, const StructDef& s, const JsonNode& j, const std::string& path);
+  Val field(const KeyEntry& k, const JsonNode& object, const std::string& path);
+  void accept(const KeyEntry& k, const JsonNode& j, const std::string& path) const;
   void role(const KeyEntry& k, const Val& v);
   std::vector<Found> find(const KeyEntry& k) const;
 
   const Template& t_;
-  const Json& top_;
-  const Json* root_ = nullptr;
+  const JsonNode& top_;
+  const JsonNode* root_ = nullptr;
   std::string root_name_, file_;
   ScalarEval eval_;
   std::unordered_map<std::string, Cell> cells_;

@@ -11,34 +11,34 @@
 
 namespace dgpu::model {
 
-const Json* Json::find(std::string_view key) const {
+const JsonNode* JsonNode::find(std::string_view key) const {
   for (const auto& [name, value] : members)
     if (name == key) return &value;
   return nullptr;
 }
 
-const char* type_name(Json::Type type) {
+const char* type_name(JsonNode::Type type) {
   switch (type) {
-    case Json::Type::Null:
+    case JsonNode::Type::Null:
       return "null";
-    case Json::Type::Bool:
+    case JsonNode::Type::Bool:
       return "a boolean";
-    case Json::Type::Int:
+    case JsonNode::Type::Int:
       return "an integer";
-    case Json::Type::Float:
+    case JsonNode::Type::Float:
       return "a number";
-    case Json::Type::String:
+    case JsonNode::Type::String:
       return "a string";
-    case Json::Type::Array:
+    case JsonNode::Type::Array:
       return "a list";
-    case Json::Type::Object:
+    case JsonNode::Type::Object:
       return "an object";
   }
   return "?";
 }
 
-bool same(const Json& a, const Json& b) {
-  using T = Json::Type;
+bool same(const JsonNode& a, const JsonNode& b) {
+  using T = JsonNode::Type;
   const bool numbers = (a.is(T::Int) || a.is(T::Float)) && (b.is(T::Int) || b.is(T::Float));
   if (numbers) return a.number == b.number || (std::isnan(a.number) && std::isnan(b.number));
   if (a.type != b.type) return false;
@@ -48,14 +48,14 @@ bool same(const Json& a, const Json& b) {
   for (size_t i = 0; i < a.items.size(); ++i)
     if (!same(a.items[i], b.items[i])) return false;
   for (const auto& [key, value] : a.members) {
-    const Json* other = b.find(key);
+    const JsonNode* other = b.find(key);
     if (!other || !same(value, *other)) return false;
   }
   return true;
 }
 
-std::string brief(const Json& v) {
-  using T = Json::Type;
+std::string brief(const JsonNode& v) {
+  using T = JsonNode::Type;
   switch (v.type) {
     case T::Null:
       return "null";
@@ -82,7 +82,7 @@ class Parser {
   Parser(std::string_view text, std::string_view file, const JsonLimits& limits)
       : text_(text), file_(file), limits_(limits) {}
 
-  Status document(Json& out) {
+  Status document(JsonNode& out) {
     DGPU_TRY(value(out, 0));
     space();
     if (at_ < text_.size()) return bad("the end of the file");
@@ -115,7 +115,7 @@ class Parser {
     return true;
   }
 
-  Status value(Json& out, uint32_t depth) {
+  Status value(JsonNode& out, uint32_t depth) {
     space();
     std::tie(out.line, out.column) = where();
     if (depth > limits_.max_depth) return bad(fmt::format("at most {} nested values", limits_.max_depth));
@@ -127,28 +127,28 @@ class Parser {
       case '[':
         return list(out, depth);
       case '"':
-        out.type = Json::Type::String;
+        out.type = JsonNode::Type::String;
         return string(out.string);
       default:
         return scalar(out);
     }
   }
 
-  Status scalar(Json& out) {
+  Status scalar(JsonNode& out) {
     const double inf = std::numeric_limits<double>::infinity();
-    out.type = Json::Type::Bool;
+    out.type = JsonNode::Type::Bool;
     if (word("true")) return out.boolean = true, DGPU_STATUS_SUCCESS;
     if (word("false")) return DGPU_STATUS_SUCCESS;
-    out.type = Json::Type::Null;
+    out.type = JsonNode::Type::Null;
     if (word("null")) return DGPU_STATUS_SUCCESS;
-    out.type = Json::Type::Float;
+    out.type = JsonNode::Type::Float;
     if (word("Infinity")) return out.number = inf, DGPU_STATUS_SUCCESS;
     if (word("-Infinity")) return out.number = -inf, DGPU_STATUS_SUCCESS;
     if (word("NaN")) return out.number = std::numeric_limits<double>::quiet_NaN(), DGPU_STATUS_SUCCESS;
     return numeral(out);
   }
 
-  Status numeral(Json& out) {
+  Status numeral(JsonNode& out) {
     const size_t start = at_;
     size_t p = at_;
     auto digits = [&] {
@@ -171,7 +171,7 @@ class Parser {
       if (!digits()) return at_ = p, bad("a digit in the exponent");
     }
     const char *begin = text_.data() + start, *end = text_.data() + p;
-    out.type = integer ? Json::Type::Int : Json::Type::Float;
+    out.type = integer ? JsonNode::Type::Int : JsonNode::Type::Float;
     if (integer && std::from_chars(begin, end, out.integer).ec != std::errc()) return bad("an integer of 64 bits");
     if (std::from_chars(begin, end, out.number).ec != std::errc()) {
       if (integer) return bad("an integer of 64 bits");
@@ -181,8 +181,8 @@ class Parser {
     return DGPU_STATUS_SUCCESS;
   }
 
-  Status list(Json& out, uint32_t depth) {
-    out.type = Json::Type::Array;
+  Status list(JsonNode& out, uint32_t depth) {
+    out.type = JsonNode::Type::Array;
     ++at_;
     space();
     if (word("]")) return DGPU_STATUS_SUCCESS;
@@ -194,8 +194,8 @@ class Parser {
     }
   }
 
-  Status map(Json& out, uint32_t depth) {
-    out.type = Json::Type::Object;
+  Status map(JsonNode& out, uint32_t depth) {
+    out.type = JsonNode::Type::Object;
     ++at_;
     space();
     std::unordered_set<std::string> seen;
@@ -209,7 +209,7 @@ class Parser {
         if (!seen.insert(key).second) return at_ = key_at, duplicate(key);
         space();
         if (!word(":")) return bad("':'");
-        out.members.emplace_back(std::move(key), Json{});
+        out.members.emplace_back(std::move(key), JsonNode{});
         DGPU_TRY(value(out.members.back().second, depth + 1));
         space();
         if (word("}")) break;
@@ -223,11 +223,11 @@ class Parser {
     return fail(DGPU_STATUS_PARSE_ERROR, key, "{}:{}:{}: key \"{}\" appears twice in one object; remove one", file_,
                 line, column, key);
   }
-  Status wrapped_float(Json& out) {
+  Status wrapped_float(JsonNode& out) {
     if (out.members.size() != 1 || out.members[0].first != "__float__") return DGPU_STATUS_SUCCESS;
     const std::string text = out.members[0].second.string;
-    Json number;
-    number.type = Json::Type::Float, number.line = out.line, number.column = out.column;
+    JsonNode number;
+    number.type = JsonNode::Type::Float, number.line = out.line, number.column = out.column;
     if (text == "Infinity")
       number.number = std::numeric_limits<double>::infinity();
     else if (text == "-Infinity")
@@ -304,15 +304,15 @@ class Parser {
 
 }  // namespace
 
-Status parse_json(std::string_view text, std::string_view file, Json& out, const JsonLimits& limits) {
+Status parse_json(std::string_view text, std::string_view file, JsonNode& out, const JsonLimits& limits) {
   if (text.size() > limits.max_bytes)
     return fail(DGPU_STATUS_PARSE_ERROR, file, "{}: {} bytes, expected at most {}", file, text.size(),
                 limits.max_bytes);
-  out = Json{};
+  out = JsonNode{};
   return Parser(text, file, limits).document(out);
 }
 
-Status read_json(const std::string& path, Json& out, const JsonLimits& limits) {
+Status read_json(const std::string& path, JsonNode& out, const JsonLimits& limits) {
   const auto close = [](std::FILE* f) { std::fclose(f); };
   std::unique_ptr<std::FILE, decltype(close)> file(std::fopen(path.c_str(), "rb"), close);
   if (!file) {

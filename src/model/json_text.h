@@ -11,7 +11,7 @@
 
 namespace dgpu::model {
 
-struct Json {
+struct JsonNode {
   enum class Type : uint8_t { Null, Bool, Int, Float, String, Array, Object };
   Type type = Type::Null;
   bool boolean = false;
@@ -19,15 +19,15 @@ struct Json {
   int64_t integer = 0;
   double number = 0;  // also set for Int
   std::string string;
-  std::vector<Json> items;
-  std::vector<std::pair<std::string, Json>> members;  // in the file's order
+  std::vector<JsonNode> items;
+  std::vector<std::pair<std::string, JsonNode>> members;  // in the file's order
 
   bool is(Type t) const { return type == t; }
-  const Json* find(std::string_view key) const;
+  const JsonNode* find(std::string_view key) const;
 };
-const char* type_name(Json::Type type);
-bool same(const Json& a, const Json& b);  // equal content; 1 and 1.0 are equal
-std::string brief(const Json& value);     // for messages: at most about 60 characters
+const char* type_name(JsonNode::Type type);
+bool same(const JsonNode& a, const JsonNode& b);  // equal content; 1 and 1.0 are equal
+std::string brief(const JsonNode& value);         // for messages: at most about 60 characters
 
 struct JsonLimits {
   size_t max_bytes = size_t{16} << 20;
@@ -35,8 +35,8 @@ struct JsonLimits {
   uint32_t max_values = 1u << 18;
 };
 // PARSE_ERROR naming `file`, line and column. {"__float__": "Infinity"} becomes the number.
-Status parse_json(std::string_view text, std::string_view file, Json& out, const JsonLimits& limits = {});
+Status parse_json(std::string_view text, std::string_view file, JsonNode& out, const JsonLimits& limits = {});
 // NOT_FOUND, IO_ERROR or PARSE_ERROR.
-Status read_json(const std::string& path, Json& out, const JsonLimits& limits = {});
+Status read_json(const std::string& path, JsonNode& out, const JsonLimits& limits = {});
 
 }  // namespace dgpu::model

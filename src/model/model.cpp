@@ -7,7 +7,7 @@
 
 namespace dgpu::model {
 
-Status Model::from_config(const Json& config, const std::string& file, const std::string& template_path,
+Status Model::from_config(const JsonNode& config, const std::string& file, const std::string& template_path,
                           std::shared_ptr<const Model>& out) {
   TemplateSet set;
   DGPU_TRY(set.load(template_path));
@@ -25,7 +25,7 @@ Status Model::from_config(const Json& config, const std::string& file, const std
 
 Status Model::open(const std::string& directory, const std::string& template_path, bool config_only,
                    std::shared_ptr<const Model>& out) {
-  Json config;
+  JsonNode config;
   const std::string file = directory + "/config.json";
   DGPU_TRY(read_json(file, config));
   std::shared_ptr<const Model> built;

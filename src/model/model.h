@@ -24,12 +24,12 @@ class Model {
   static Status open(const std::string& directory, const std::string& template_path, bool config_only,
                      std::shared_ptr<const Model>& out);
   // The same from a config in memory: no checkpoint.
-  static Status from_config(const Json& config, const std::string& file, const std::string& template_path,
+  static Status from_config(const JsonNode& config, const std::string& file, const std::string& template_path,
                             std::shared_ptr<const Model>& out);
 
   const std::string& directory() const { return directory_; }
   const std::string& template_file() const { return template_file_; }
-  const Json& config() const { return config_; }
+  const JsonNode& config() const { return config_; }
   const graph::Program& program() const { return program_; }  // as built: not fused, all taps
   bool has_checkpoint() const { return has_checkpoint_; }
   const Checkpoint& checkpoint() const { return checkpoint_; }
@@ -41,7 +41,7 @@ class Model {
 
  private:
   std::string directory_, template_file_;
-  Json config_;
+  JsonNode config_;
   graph::Program program_;
   Checkpoint checkpoint_;
   bool has_checkpoint_ = false;

@@ -24,12 +24,12 @@ const std::string* Template::inert_reason(std::string_view key) const {
 
 namespace {
 
-using T = Json::Type;
+using T = JsonNode::Type;
 
 // A member of a section, with the file that it comes from.
 struct Entry {
   std::string name, file;
-  const Json* json;
+  const JsonNode* json;
 };
 struct Section {
   std::vector<Entry> entries;
@@ -40,7 +40,8 @@ const char* const kSections[] = {"keys",         "structs", "let",    "layer_let
 const char* const kSingles[] = {"root", "prefix", "scope", "layer_block"};
 const char* const kOwn[] = {"template", "name", "base", "abstract", "match", "about"};
 
-[[noreturn]] void bad(const std::string& file, const Json& at, const std::string& place, const std::string& message) {
+[[noreturn]] void bad(const std::string& file, const JsonNode& at, const std::string& place,
+                      const std::string& message) {
   throw Fault{DGPU_STATUS_PARSE_ERROR, file, fmt::format("{}:{}:{}: {}: {}", file, at.line, at.column, place, message)};
 }
 
@@ -74,7 +75,7 @@ class Loader {
       throw Fault{DGPU_STATUS_PARSE_ERROR, file.file,
                   fmt::format("{}: more than 8 bases, or a circle of them", file.file)};
     if (!file.json.is(T::Object)) bad(file.file, file.json, "file", "expected an object");
-    if (const Json* base = file.json.find("base")) {
+    if (const JsonNode* base = file.json.find("base")) {
       const std::string name = text(*base, file.file, "base", "the name of a template");
       const TemplateFile* found = set_.find(name);
       if (!found) bad(file.file, *base, "base", fmt::format("no template {}", name));
@@ -82,7 +83,7 @@ class Loader {
     }
     for (const auto& [key, value] : file.json.members) member(file, key, value);
   }
-  void member(const TemplateFile& file, const std::string& key, const Json& value) {
+  void member(const TemplateFile& file, const std::string& key, const JsonNode& value) {
     for (const char* s : kSections)
       if (key == s) return section(file, sections_[key], key, value);
     for (const char* s : kSingles)
@@ -91,7 +92,7 @@ class Loader {
       if (key == s) return;
     bad(file.file, value, key, "unknown member of a template");
   }
-  static void section(const TemplateFile& file, Section& into, const std::string& place, const Json& value) {
+  static void section(const TemplateFile& file, Section& into, const std::string& place, const JsonNode& value) {
     if (!value.is(T::Object)) bad(file.file, value, place, "expected an object");
     for (const auto& [name, json] : value.members) {
       auto it = std::find_if(into.entries.begin(), into.entries.end(),
@@ -110,27 +111,27 @@ class Loader {
 
   // ---- Small pieces
 
-  static std::string text(const Json& j, const std::string& file, const std::string& place, std::string_view what) {
+  static std::string text(const JsonNode& j, const std::string& file, const std::string& place, std::string_view what) {
     if (!j.is(T::String)) bad(file, j, place, fmt::format("expected {} as a string, got {}", what, brief(j)));
     return j.string;
   }
-  const Source& source(const Json& j, const std::string& file, const std::string& place) {
+  const Source& source(const JsonNode& j, const std::string& file, const std::string& place) {
     t_.sources.push_back({file + ":" + std::to_string(j.line), place, text(j, file, place, "an expression")});
     return t_.sources.back();
   }
-  ExprPtr expr(const Json& j, const std::string& file, const std::string& place) {
+  ExprPtr expr(const JsonNode& j, const std::string& file, const std::string& place) {
     if (j.is(T::String)) return parse_expr(source(j, file, place));
     // Numbers, booleans and null stand for themselves.
-    Json as_text = j;
+    JsonNode as_text = j;
     as_text.type = T::String;
     as_text.string = j.is(T::Null) ? "null" : j.is(T::Bool) ? (j.boolean ? "true" : "false") : brief(j);
     if (j.is(T::Array) || j.is(T::Object)) bad(file, j, place, "expected an expression as a string");
     return parse_expr(source(as_text, file, place));
   }
-  Interpolated interpolated(const Json& j, const std::string& file, const std::string& place) {
+  Interpolated interpolated(const JsonNode& j, const std::string& file, const std::string& place) {
     return parse_interpolated(source(j, file, place));
   }
-  static void only(const Json& j, const std::string& file, const std::string& place,
+  static void only(const JsonNode& j, const std::string& file, const std::string& place,
                    std::initializer_list<const char*> allowed) {
     if (!j.is(T::Object)) bad(file, j, place, fmt::format("expected an object, got {}", brief(j)));
     for (const auto& [key, value] : j.members) {
@@ -142,10 +143,10 @@ class Loader {
       bad(file, value, place + "." + key, "unknown member; known are:" + list);
     }
   }
-  static std::vector<std::string> texts(const Json& j, const std::string& file, const std::string& place) {
+  static std::vector<std::string> texts(const JsonNode& j, const std::string& file, const std::string& place) {
     if (!j.is(T::Array)) bad(file, j, place, fmt::format("expected a list of strings, got {}", brief(j)));
     std::vector<std::string> out;
-    for (const Json& item : j.items) out.push_back(text(item, file, place, "an element"));
+    for (const JsonNode& item : j.items) out.push_back(text(item, file, place, "an element"));
     return out;
   }
 
@@ -169,7 +170,7 @@ class Loader {
 
   // ---- Keys
 
-  std::vector<std::vector<std::string>> paths(const std::string& text, const Json& j, const std::string& file,
+  std::vector<std::vector<std::string>> paths(const std::string& text, const JsonNode& j, const std::string& file,
                                               const std::string& place) {
     std::vector<std::vector<std::string>> out;
     size_t at = 0;
@@ -189,15 +190,15 @@ class Loader {
     }
     return out;
   }
-  void number(const Json& j, const char* name, std::optional<double>& out, const std::string& file,
+  void number(const JsonNode& j, const char* name, std::optional<double>& out, const std::string& file,
               const std::string& place) {
-    const Json* n = j.find(name);
+    const JsonNode* n = j.find(name);
     if (!n) return;
     if (!n->is(T::Int) && !n->is(T::Float)) bad(file, *n, place, fmt::format("{} must be a number", name));
     out = n->number;
   }
 
-  KeyEntry read_key(const std::string& name, const Json& j, const std::string& file, const std::string& place) {
+  KeyEntry read_key(const std::string& name, const JsonNode& j, const std::string& file, const std::string& place) {
     KeyEntry k;
     k.name = name, k.file = file;
     if (j.is(T::String)) {
@@ -208,46 +209,46 @@ class Loader {
     only(j, file, place,
          {"key", "type", "absent", "null", "in", "values", "min", "max", "above", "infinite", "struct", "kinds", "each",
           "length", "role", "about"});
-    if (const Json* key = j.find("key"))
+    if (const JsonNode* key = j.find("key"))
       k.key_text = text(*key, file, place, "the key"), k.paths = paths(k.key_text, *key, file, place);
     else
       k.key_text = name, k.paths = {{name}};
-    if (const Json* s = j.find("struct")) k.struct_name = text(*s, file, place, "the name of a struct");
+    if (const JsonNode* s = j.find("struct")) k.struct_name = text(*s, file, place, "the name of a struct");
     rules(k, j, file, place);
-    if (const Json* a = j.find("absent")) k.absent = expr(*a, file, place + ".absent");
-    if (const Json* n = j.find("null")) {
+    if (const JsonNode* a = j.find("absent")) k.absent = expr(*a, file, place + ".absent");
+    if (const JsonNode* n = j.find("null")) {
       if (n->is(T::Bool) && n->boolean)
         k.null_is_absent = true;
       else
         k.null = expr(*n, file, place + ".null");
     }
-    if (const Json* n = j.find("kinds")) k.kinds = texts(*n, file, place + ".kinds");
-    if (const Json* n = j.find("length")) k.length = expr(*n, file, place + ".length");
-    if (const Json* n = j.find("role")) {
+    if (const JsonNode* n = j.find("kinds")) k.kinds = texts(*n, file, place + ".kinds");
+    if (const JsonNode* n = j.find("length")) k.length = expr(*n, file, place + ".length");
+    if (const JsonNode* n = j.find("role")) {
       k.role = text(*n, file, place, "the role");
       if (k.role != "limit" && k.role != "dtype") bad(file, *n, place, "expected the role limit or dtype");
     }
-    if (const Json* n = j.find("each")) {
+    if (const JsonNode* n = j.find("each")) {
       k.each = std::make_unique<KeyEntry>(read_key(name, *n, file, place + ".each"));
       k.each->key_text = k.key_text;
     }
     return k;
   }
-  void rules(KeyEntry& k, const Json& j, const std::string& file, const std::string& place) {
+  void rules(KeyEntry& k, const JsonNode& j, const std::string& file, const std::string& place) {
     static const char* const types[] = {"dim", "int", "number", "bool", "string", "list", "any", "struct"};
-    if (const Json* in = j.find("in")) {
+    if (const JsonNode* in = j.find("in")) {
       if (!in->is(T::Array) || in->items.empty()) bad(file, *in, place, "in must be a list of accepted values");
       k.in = in->items;
     }
-    if (const Json* values = j.find("values")) {
+    if (const JsonNode* values = j.find("values")) {
       if (!values->is(T::Object)) bad(file, *values, place, "values must be an object of strings");
       for (const auto& [from, to] : values->members) k.values.emplace_back(from, text(to, file, place, "the meaning"));
     }
     number(j, "min", k.min, file, place);
     number(j, "max", k.max, file, place);
     number(j, "above", k.above, file, place);
-    if (const Json* n = j.find("infinite")) k.infinite = n->is(T::Bool) && n->boolean;
-    if (const Json* type = j.find("type"))
+    if (const JsonNode* n = j.find("infinite")) k.infinite = n->is(T::Bool) && n->boolean;
+    if (const JsonNode* type = j.find("type"))
       k.type = text(*type, file, place, "the type");
     else
       k.type = !k.struct_name.empty() ? "struct" : !k.values.empty() ? "string" : !k.in.empty() ? "any" : "";
@@ -262,17 +263,17 @@ class Loader {
     only(*e.json, e.file, place, {"keys", "by", "cases", "about"});
     StructDef s;
     s.name = e.name;
-    const Json* keys = e.json->find("keys");
+    const JsonNode* keys = e.json->find("keys");
     if (!keys || !keys->is(T::Object)) bad(e.file, *e.json, place, "a struct needs keys");
     for (const auto& [name, json] : keys->members) s.keys.push_back(read_key(name, json, e.file, place + "." + name));
-    if (const Json* by = e.json->find("by")) s.by = text(*by, e.file, place, "the name of a field");
-    if (const Json* cases = e.json->find("cases")) {
+    if (const JsonNode* by = e.json->find("by")) s.by = text(*by, e.file, place, "the name of a field");
+    if (const JsonNode* cases = e.json->find("cases")) {
       if (!cases->is(T::Object) || s.by.empty()) bad(e.file, *cases, place, "cases need \"by\" and must be an object");
       for (const auto& [name, json] : cases->members) s.cases.push_back(read_case(name, json, s, e.file, place));
     }
     t_.structs.push_back(std::move(s));
   }
-  static StructCase read_case(const std::string& name, const Json& j, const StructDef& s, const std::string& file,
+  static StructCase read_case(const std::string& name, const JsonNode& j, const StructDef& s, const std::string& file,
                               const std::string& place) {
     StructCase c;
     c.name = name;
@@ -295,7 +296,7 @@ class Loader {
   void read_check(const Entry& e) {
     const std::string place = "checks." + e.name;
     only(*e.json, e.file, place, {"that", "key", "text"});
-    const Json *that = e.json->find("that"), *key = e.json->find("key"), *say = e.json->find("text");
+    const JsonNode *that = e.json->find("that"), *key = e.json->find("key"), *say = e.json->find("text");
     if (!that || !key || !say) bad(e.file, *e.json, place, "a check needs that, key and text");
     CheckEntry c;
     c.that = expr(*that, e.file, place);
@@ -314,7 +315,7 @@ class Loader {
       s.reason = e.json->string;
     } else {
       only(*e.json, e.file, place, {"if", "reason"});
-      const Json *condition = e.json->find("if"), *reason = e.json->find("reason");
+      const JsonNode *condition = e.json->find("if"), *reason = e.json->find("reason");
       if (!condition || !reason) bad(e.file, *e.json, place, "expected if and reason");
       s.condition = expr(*condition, e.file, place);
       s.reason = text(*reason, e.file, place, "the reason");
@@ -327,7 +328,7 @@ class Loader {
     only(*e.json, e.file, place, {"ports", "attrs", "out", "about"});
     ExternDef x;
     x.name = e.name;
-    const Json *ports = e.json->find("ports"), *outs = e.json->find("out");
+    const JsonNode *ports = e.json->find("ports"), *outs = e.json->find("out");
     if (!ports || !outs || !outs->is(T::Object)) bad(e.file, *e.json, place, "an extern operator needs ports and out");
     for (std::string p : texts(*ports, e.file, place)) {
       ExternPort port;
@@ -336,12 +337,12 @@ class Loader {
       port.name = p;
       x.ports.push_back(port);
     }
-    if (const Json* attrs = e.json->find("attrs")) x.attrs = texts(*attrs, e.file, place);
+    if (const JsonNode* attrs = e.json->find("attrs")) x.attrs = texts(*attrs, e.file, place);
     for (const auto& [name, json] : outs->members) {
       ExternDef::Out out;
       out.name = name;
       std::string shape = text(json, e.file, place, "the shape");
-      Json copy = json;
+      JsonNode copy = json;
       const size_t space = shape.rfind(' ');
       const std::string last = space == std::string::npos ? "" : shape.substr(space + 1);
       if (last == "f32" || last == "i32" || last == "i64") out.dtype = last, copy.string = shape.substr(0, space);
@@ -357,33 +358,34 @@ class Loader {
     Block b;
     b.name = e.name;
     b.prefix.text = {""};
-    if (const Json* args = e.json->find("args")) b.args = texts(*args, e.file, place + ".args");
-    if (const Json* prefix = e.json->find("prefix")) b.prefix = interpolated(*prefix, e.file, place + ".prefix");
-    if (const Json* weights = e.json->find("weights")) {
+    if (const JsonNode* args = e.json->find("args")) b.args = texts(*args, e.file, place + ".args");
+    if (const JsonNode* prefix = e.json->find("prefix")) b.prefix = interpolated(*prefix, e.file, place + ".prefix");
+    if (const JsonNode* weights = e.json->find("weights")) {
       if (!weights->is(T::Object)) bad(e.file, *weights, place, "weights must be an object");
       for (const auto& [name, json] : weights->members)
         b.weights.push_back(read_weight(name, json, e.file, place + ".weights." + name));
     }
-    if (const Json* states = e.json->find("states")) {
+    if (const JsonNode* states = e.json->find("states")) {
       if (!states->is(T::Object)) bad(e.file, *states, place, "states must be an object");
       for (const auto& [name, json] : states->members)
         b.states.push_back({name, expr(json, e.file, place + ".states." + name)});
     }
-    const Json* flow = e.json->find("flow");
+    const JsonNode* flow = e.json->find("flow");
     if (!flow) bad(e.file, *e.json, place, "a block needs a flow");
     b.flow = read_flow(*flow, e.file, place + ".flow");
     t_.blocks.push_back(std::move(b));
   }
 
-  WeightPart read_part(const Json& j, const std::string& file, const std::string& place) {
+  WeightPart read_part(const JsonNode& j, const std::string& file, const std::string& place) {
     WeightPart p;
     p.text = parse_weight(source(j, file, place));
-    Json name = j;
+    JsonNode name = j;
     name.string = p.text.name;
     p.name = interpolated(name, file, place);
     return p;
   }
-  WeightDecl read_weight(const std::string& name, const Json& j, const std::string& file, const std::string& place) {
+  WeightDecl read_weight(const std::string& name, const JsonNode& j, const std::string& file,
+                         const std::string& place) {
     WeightDecl w;
     w.name = name;
     if (j.is(T::String)) {
@@ -394,31 +396,31 @@ class Loader {
       return w;
     }
     only(j, file, place, {"concat", "of", "then", "if", "tp", "type"});
-    const Json *axis = j.find("concat"), *of = j.find("of");
+    const JsonNode *axis = j.find("concat"), *of = j.find("of");
     if (!axis || !axis->is(T::Int) || axis->integer < 0 || !of || !of->is(T::Array) || of->items.empty())
       bad(file, j, place, "a weight of several tensors needs concat (an axis) and of (a list)");
     w.concat = axis->integer;
-    for (const Json& item : of->items) {
+    for (const JsonNode& item : of->items) {
       w.parts.push_back(read_part(item, file, place));
       if (w.parts.back().text.condition) bad(file, item, place, "the condition belongs to the whole weight");
     }
     w.source = w.parts[0].text.shape->source;
-    if (const Json* then = j.find("then")) {
-      Json as_weight = *then;
+    if (const JsonNode* then = j.find("then")) {
+      JsonNode as_weight = *then;
       as_weight.string = "- [0] " + text(*then, file, place, "steps such as | reshape(..)");
       w.then = std::move(parse_weight(source(as_weight, file, place + ".then")).steps);
     }
-    if (const Json* c = j.find("if")) w.condition = expr(*c, file, place + ".if");
-    if (const Json* c = j.find("tp")) w.tp = text(*c, file, place, "the hint");
-    if (const Json* c = j.find("type")) w.dtype = text(*c, file, place, "f32 or i64");
+    if (const JsonNode* c = j.find("if")) w.condition = expr(*c, file, place + ".if");
+    if (const JsonNode* c = j.find("tp")) w.tp = text(*c, file, place, "the hint");
+    if (const JsonNode* c = j.find("type")) w.dtype = text(*c, file, place, "f32 or i64");
     return w;
   }
 
-  std::vector<Step> read_flow(const Json& j, const std::string& file, const std::string& place, int depth = 0) {
+  std::vector<Step> read_flow(const JsonNode& j, const std::string& file, const std::string& place, int depth = 0) {
     if (!j.is(T::Array)) bad(file, j, place, "expected a list of statements");
     if (depth > 8) bad(file, j, place, "groups nested more than 8 deep");
     std::vector<Step> out;
-    for (const Json& item : j.items) {
+    for (const JsonNode& item : j.items) {
       const std::string at = fmt::format("{}[{}]", place, &item - j.items.data());
       Step step;
       if (item.is(T::String)) {
@@ -426,7 +428,7 @@ class Loader {
         step.statement = parse_statement(*step.source);
       } else {
         only(item, file, at, {"if", "then", "else"});
-        const Json *c = item.find("if"), *then = item.find("then"), *otherwise = item.find("else");
+        const JsonNode *c = item.find("if"), *then = item.find("then"), *otherwise = item.find("else");
         if (!c || !then) bad(file, item, at, "a group needs if and then");
         step.group_if = expr(*c, file, at);
         step.then = read_flow(*then, file, at + ".then", depth + 1);

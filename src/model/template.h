@@ -20,7 +20,7 @@ namespace dgpu::model {
 struct TemplateFile {
   std::string name;  // "llama"
   std::string file;  // path, or "built-in llama.json"
-  Json json;
+  JsonNode json;
 };
 
 // Files of the directories in `paths` (':' between, earlier ones first), then of DGPU_TEMPLATE_PATH, then the built-in
@@ -30,12 +30,12 @@ class TemplateSet {
   Status load(std::string_view paths);
   const TemplateFile* find(std::string_view name) const;
   // The one template for the model_type and architectures of a config.
-  Status match(const Json& config, std::string_view config_file, const TemplateFile*& out) const;
+  Status match(const JsonNode& config, std::string_view config_file, const TemplateFile*& out) const;
   const std::vector<TemplateFile>& files() const { return files_; }
 
  private:
   Status add_directory(const std::string& directory);
-  Status add(std::string name, std::string file, Json json);
+  Status add(std::string name, std::string file, JsonNode json);
   std::vector<TemplateFile> files_;
 };
 
@@ -55,7 +55,7 @@ struct KeyEntry {
   std::string type;                             // dim int number bool string list any struct
   ExprPtr absent, null;                         // value when the key is missing, or null
   bool null_is_absent = false;
-  std::vector<Json> in;                                     // accepted values; empty: any
+  std::vector<JsonNode> in;                                 // accepted values; empty: any
   std::vector<std::pair<std::string, std::string>> values;  // accepted strings and what they mean
   std::optional<double> min, max, above;
   bool infinite = false;  // infinity is accepted

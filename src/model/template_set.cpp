@@ -6,7 +6,7 @@
 
 namespace dgpu::model {
 
-using T = Json::Type;
+using T = JsonNode::Type;
 namespace fs = std::filesystem;
 
 const TemplateFile* TemplateSet::find(std::string_view name) const {
@@ -15,12 +15,12 @@ const TemplateFile* TemplateSet::find(std::string_view name) const {
   return nullptr;
 }
 
-Status TemplateSet::add(std::string name, std::string file, Json json) {
+Status TemplateSet::add(std::string name, std::string file, JsonNode json) {
   if (json.is(T::Object) && !json.find("template")) return DGPU_STATUS_SUCCESS;  // some other JSON file
-  const Json* version = json.find("template");
+  const JsonNode* version = json.find("template");
   if (!version || !version->is(T::Int) || version->integer != 1)
     return fail(DGPU_STATUS_PARSE_ERROR, file, "{}: expected an object with \"template\": 1", file);
-  if (const Json* own = json.find("name")) {
+  if (const JsonNode* own = json.find("name")) {
     if (!own->is(T::String) || own->string.empty())
       return fail(DGPU_STATUS_PARSE_ERROR, file, "{}:{}: name must be a string", file, own->line);
     name = own->string;
@@ -41,7 +41,7 @@ Status TemplateSet::add_directory(const std::string& directory) {
                 error.message());
   std::sort(paths.begin(), paths.end());
   for (const fs::path& path : paths) {
-    Json json;
+    JsonNode json;
     DGPU_TRY(read_json(path.string(), json));
     DGPU_TRY(add(path.stem().string(), path.string(), std::move(json)));
   }
@@ -58,7 +58,7 @@ Status TemplateSet::load(std::string_view paths) {
     at = colon + 1;
   }
   for (const BuiltinTemplate& b : builtin_templates()) {
-    Json json;
+    JsonNode json;
     const std::string file = fmt::format("built-in {}.json", b.name);
     DGPU_TRY(parse_json(b.text, file, json));
     DGPU_TRY(add(b.name, file, std::move(json)));
@@ -70,10 +70,10 @@ Status TemplateSet::load(std::string_view paths) {
 // --------------------------------------------------------------------------------------------------
 
 static bool lists(const TemplateFile& f, const char* what, const std::string& wanted) {
-  const Json* match = f.json.find("match");
-  const Json* names = match ? match->find(what) : nullptr;
+  const JsonNode* match = f.json.find("match");
+  const JsonNode* names = match ? match->find(what) : nullptr;
   if (!names) return false;
-  return std::any_of(names->items.begin(), names->items.end(), [&](const Json& n) { return n.string == wanted; });
+  return std::any_of(names->items.begin(), names->items.end(), [&](const JsonNode& n) { return n.string == wanted; });
 }
 
 static const TemplateFile* first_with(const std::vector<TemplateFile>& files, const char* what,
@@ -90,8 +90,8 @@ static std::string known(const std::vector<TemplateFile>& files) {
   return out;
 }
 
-Status TemplateSet::match(const Json& config, std::string_view file, const TemplateFile*& out) const {
-  const Json *type = config.find("model_type"), *architectures = config.find("architectures");
+Status TemplateSet::match(const JsonNode& config, std::string_view file, const TemplateFile*& out) const {
+  const JsonNode *type = config.find("model_type"), *architectures = config.find("architectures");
   if (type && !type->is(T::String))
     return fail(DGPU_STATUS_INVALID_ARGUMENT, "model_type", "{}: key model_type: expected a string, got {}", file,
                 brief(*type));
