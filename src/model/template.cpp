@@ -252,6 +252,8 @@ class Loader {
       k.type = text(*type, file, place, "the type");
     else
       k.type = !k.struct_name.empty() ? "struct" : !k.values.empty() ? "string" : !k.in.empty() ? "any" : "";
+    if ((k.type == "struct") != !k.struct_name.empty())
+      bad(file, j, place, "type struct and the name of a struct go together: add \"struct\": \"NAME\"");
     bool known = false;
     for (const char* t : types) known |= k.type == t;
     if (!known)
@@ -266,7 +268,10 @@ class Loader {
     const JsonNode* keys = e.json->find("keys");
     if (!keys || !keys->is(T::Object)) bad(e.file, *e.json, place, "a struct needs keys");
     for (const auto& [name, json] : keys->members) s.keys.push_back(read_key(name, json, e.file, place + "." + name));
-    if (const JsonNode* by = e.json->find("by")) s.by = text(*by, e.file, place, "the name of a field");
+    if (const JsonNode* by = e.json->find("by")) {
+      s.by = text(*by, e.file, place, "the name of a field");
+      if (!by_name(s.keys, s.by)) bad(e.file, *by, place, fmt::format("the struct has no field {}", s.by));
+    }
     if (const JsonNode* cases = e.json->find("cases")) {
       if (!cases->is(T::Object) || s.by.empty()) bad(e.file, *cases, place, "cases need \"by\" and must be an object");
       for (const auto& [name, json] : cases->members) s.cases.push_back(read_case(name, json, s, e.file, place));

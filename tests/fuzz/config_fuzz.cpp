@@ -3,7 +3,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace dgpu::model;
-  Json config;
+  JsonNode config;
   if (parse_json({reinterpret_cast<const char*>(data), size}, "config.json", config) != 0) return 0;
   std::shared_ptr<const Model> model;
   if (Model::from_config(config, "config.json", "", model) == 0 && dgpu::graph::verify(model->program()) != 0)

@@ -16,8 +16,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     ~Scratch() { std::filesystem::remove_all(path); }
   } scratch;
   const std::string directory = scratch.path.string();
-  static const Json config = [] {
-    Json c;
+  static const JsonNode config = [] {
+    JsonNode c;
     parse_json(R"({"model_type":"llama","architectures":["LlamaForCausalLM"],"hidden_size":16,"num_hidden_layers":2,
       "num_attention_heads":2,"num_key_value_heads":1,"intermediate_size":24,"vocab_size":32,"rms_norm_eps":1e-5,
       "max_position_embeddings":64,"tie_word_embeddings":false})",
