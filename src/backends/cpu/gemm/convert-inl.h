@@ -79,7 +79,7 @@ HWY_INLINE void store(BF16, V v, uint16_t* p) {
   const VU odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
   const VU rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fffu)));
   const VU quiet = hn::Or(bits, hn::Set(du, 0x00400000u));
-  const auto is_nan = hn::RebindMask(du, hn::Ne(v, v));
+  const auto is_nan = hn::RebindMask(du, hn::IsNaN(v));
   store_u16(hn::ShiftRight<16>(hn::IfThenElse(is_nan, quiet, rounded)), p);
 }
 HWY_INLINE void store(F16, V v, uint16_t* p) {
@@ -99,7 +99,7 @@ HWY_INLINE void store(F16, V v, uint16_t* p) {
   const V abs = hn::BitCast(D(), magnitude);
   VU h = hn::IfThenElse(hn::RebindMask(du, hn::Lt(abs, hn::Set(D(), 6.103515625e-05f))), subnormal, normal);
   h = hn::IfThenElse(hn::RebindMask(du, hn::Ge(abs, hn::Set(D(), 65536.0f))), hn::Set(du, 0x7c00u), h);
-  h = hn::IfThenElse(hn::RebindMask(du, hn::Ne(v, v)), hn::Set(du, 0x7e00u), h);
+  h = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(v)), hn::Set(du, 0x7e00u), h);
   store_u16(hn::Or(h, hn::ShiftRight<16>(sign)), p);
 #endif
 }
