@@ -35,7 +35,9 @@ DGPU_API dgpuStatus_t dgpuBackendLoad(const char *path, dgpuBackend_t *out_backe
 
 /* Drains and unloads: new work on its devices is refused, queued work finishes within timeout_ns or is cancelled, its
  * handles become invalid, then its code is unmapped. DGPU_STATUS_BUSY, with the list in the message, while its memory
- * is allocated: nothing has changed then. Built-in backends: DGPU_STATUS_NOT_PERMITTED. */
+ * is allocated: nothing has changed then. DGPU_STATUS_TIMEOUT if a command or call that cannot be cancelled still runs
+ * a second later: the handles are invalid, and the code is unmapped when it has ended and a backend is loaded or
+ * unloaded, or at shutdown. Built-in backends: DGPU_STATUS_NOT_PERMITTED. */
 DGPU_API dgpuStatus_t dgpuBackendUnload(dgpuBackend_t backend, uint64_t timeout_ns);
 
 typedef struct dgpuBackendAttempt {

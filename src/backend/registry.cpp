@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 
 namespace {
 constexpr size_t kMaxAttempts = 512;
+constexpr uint64_t kCancelGrace = 1'000'000'000;        // ns that cancelled work has to let go of the plugin
 constexpr uint64_t kShutdownPatience = 10'000'000'000;  // ns until a held device is given up at shutdown
 }  // namespace
 
@@ -281,7 +282,7 @@ Status Registry::unload(Backend& backend, uint64_t timeout_ns) {
   if (RuntimeLink* runtime_room = runtime()) runtime_room->drain(backend, deadline);
   backend.scope_->invalidate();
   if (MemoryLink* memory_room = memory()) memory_room->release(backend);
-  return reap(deadline) ? DGPU_STATUS_SUCCESS : DGPU_STATUS_TIMEOUT;
+  return reap(std::max(deadline, deadline_ns(kCancelGrace))) ? DGPU_STATUS_SUCCESS : DGPU_STATUS_TIMEOUT;
 }
 
 bool Registry::reap(uint64_t deadline) {
