@@ -3,7 +3,9 @@
 #include "api/entry.h"
 #include "backend/registry.h"
 #include "model/day0/compare.h"
+#include "memory/memory.h"
 #include "model/day0/documents.h"
+#include "model/day0/overview.h"
 #include "model/day0/report.h"
 #include "model/open_model.h"
 #include "runtime/context.h"
@@ -134,14 +136,25 @@ dgpuStatus_t dgpuDay0Inspect(dgpuModel_t model, dgpuReport_t* out_report) {
   return entry("dgpuDay0Inspect", [&]() -> Status {
     DGPU_TRY(clear_output(out_report, "out_report"));
     DGPU_PIN(OpenModel, m, model);
-    return fail(DGPU_STATUS_UNSUPPORTED, "", "inspect is not part of this build yet");
+    Document document;
+    DGPU_TRY(dgpu::model::inspect(m->model(), document));
+    return publish(document, out_report);
   });
 }
 
 dgpuStatus_t dgpuDay0Coverage(dgpuModel_t model, dgpuDevice_t device, dgpuDtype_t dtype, dgpuReport_t* out_report) {
   return entry("dgpuDay0Coverage", [&]() -> Status {
     DGPU_TRY(clear_output(out_report, "out_report"));
+    DGPU_TRY(may_block("dgpuDay0Coverage"));
     DGPU_PIN(OpenModel, m, model);
-    return fail(DGPU_STATUS_UNSUPPORTED, "", "coverage is not part of this build yet");
+    DGPU_PIN(backend::Device, d, device);
+    if (dtype != DGPU_DTYPE_F32 && dtype != DGPU_DTYPE_BF16 && dtype != DGPU_DTYPE_F16)
+      return fail(DGPU_STATUS_INVALID_DTYPE, "dtype", "dtype must be f32, bf16 or f16");
+    Ref<Context> context;
+    DGPU_TRY(Context::create({d.ref()}, 0, context));
+    DGPU_TRY(memory::attach(*context));
+    Document document;
+    DGPU_TRY(dgpu::model::coverage(m->model(), std::move(context), 0, dtype, document));
+    return publish(document, out_report);
   });
 }
