@@ -1,6 +1,10 @@
 #include "memory/pool.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "runtime/runtime.h"
 
 namespace dgpu::memory {
 
@@ -9,6 +13,7 @@ namespace {
 constexpr uint64_t kLarge = uint64_t{8} << 20;
 constexpr uint64_t kSmallSegment = uint64_t{2} << 20;
 constexpr uint64_t kLargestShared = uint64_t{32} << 20;
+constexpr int kPatience = 50;  // times 200 microseconds
 }  // namespace
 
 void FreeSet::insert(Block* block) {
@@ -204,27 +209,34 @@ Status Pool::allocate(uint64_t size, Timeline* stream, dgpuAddr_t& out, Context:
   out = 0;
   DGPU_TRY(source_->check_usable());
   if (size > UINT64_MAX / 4) return out_of_memory(size, source_->exhausted());
+  Status status = try_allocate(size, stream, out, wait);
+  // Memory of contexts that were destroyed may be on its way back to the device: worth some milliseconds before giving
+  // up. Without the lock, for the streams that go ask for it.
+  bool leaving = true;
+  for (int tries = 0; status == source_->exhausted() && leaving && tries < kPatience; ++tries) {
+    context_.runtime().flush_reaper();
+    leaving = context_.runtime().has_leaving_context();
+    if (leaving) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    status = try_allocate(size, stream, out, wait);
+  }
+  return status == source_->exhausted() ? out_of_memory(size, status) : status;
+}
+
+Status Pool::try_allocate(uint64_t size, Timeline* stream, dgpuAddr_t& out, Context::Point* wait) {
   const uint64_t rounded = std::max<uint64_t>(kGranule, (size + kGranule - 1) / kGranule * kGranule);
-  std::unique_lock lock(mutex_);
+  std::lock_guard lock(mutex_);
   Status status = DGPU_STATUS_SUCCESS;
   Block* block = find_block(rounded, stream);
   if (!block) block = grow(rounded, status);
   if (!block && stream && wait && status == source_->exhausted()) block = borrow(rounded, stream, *wait);
-  if (!block) {
-    if (status == source_->exhausted()) {
-      lock.unlock();
-      return out_of_memory(size, status);
-    }
-    return status;
-  }
+  if (!block) return status;
   carve(block, rounded);
-  block->asked = size;
   const dgpuAddr_t address = addresses_.publish(block->segment, block->offset, size, block);
   if (!address) {
     insert_merged(block, general_, 0);
-    lock.unlock();
-    return fail(DGPU_STATUS_OUT_OF_HOST_MEMORY, "size", "no host memory is left for the record of an allocation");
+    return fail(DGPU_STATUS_INTERNAL, "size", "no host memory is left for the record of an allocation");
   }
+  block->asked = size;
   block->address = address;
   used_ += size;
   peak_ = std::max(peak_, used_);

@@ -66,6 +66,7 @@ class Pool {
     Block* block;
     std::vector<Context::Point> points;
   };
+  Status try_allocate(uint64_t size, Timeline* stream, dgpuAddr_t& out, Context::Point* wait);
   Block* find_block(uint64_t size, Timeline* stream);
   Block* grow(uint64_t size, Status& status);
   Block* take_segment(uint64_t size, bool large, Status& status);

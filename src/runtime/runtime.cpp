@@ -42,6 +42,14 @@ std::vector<Ref<Context>> Runtime::contexts() {
   return out;
 }
 
+bool Runtime::has_leaving_context() {
+  std::lock_guard lock(mutex_);
+  for (Context* context = contexts_; context; context = context->list_next) {
+    if (context->scope()->invalid()) return true;
+  }
+  return false;
+}
+
 namespace {
 struct Funeral : Work {
   Object* object;

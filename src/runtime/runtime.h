@@ -33,6 +33,8 @@ class Runtime final : public LibraryState, public backend::RuntimeLink {
   void add_context(Context* context);
   void remove_context(Context* context);
   std::vector<Ref<Context>> contexts();
+  // A context was destroyed by its owner and is not gone yet.
+  bool has_leaving_context();
   AddressTable& addresses() { return addresses_; }
 
  private:

@@ -24,8 +24,9 @@ bool WorkerThreads::push(Work* work) {
     tail_ = work;
     ++taken_;
     if (waiting_ == 0 && threads_.size() < limit_) start_locked();
+    // Under the lock: once it is released, the work may run, and with it everything may go that this belongs to.
+    pushed_.notify_one();
   }
-  pushed_.notify_one();
   return true;
 }
 

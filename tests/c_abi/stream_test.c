@@ -244,8 +244,10 @@ static void a_stream_signals_a_user_timeline(void** state) {
   OK(dgpuTimelineSignal(gate, 1));
   OK(dgpuTimelineWait(done, 4, LONG_TIME));
   /* A stream that failed fails the timeline, with its record. */
+  OK(dgpuStreamWaitTimeline(stream, gate, 2));
   OK(dgpuStreamHostCallback(stream, give_up, NULL));
   OK(dgpuStreamSignalTimeline(stream, done, 6));
+  OK(dgpuTimelineSignal(gate, 2));
   CHECK(DGPU_STATUS_CALLBACK_FAILED, dgpuTimelineWait(done, 5, LONG_TIME));
   MESSAGE("-77");
   OK(dgpuTimelineDestroy(gate));
