@@ -10,19 +10,19 @@ extern void* __libc_malloc(size_t size);
 extern void* __libc_calloc(size_t count, size_t size);
 extern void* __libc_realloc(void* pointer, size_t size);
 extern void* __libc_memalign(size_t alignment, size_t size);
-void* malloc(size_t size) {
+DGPU_API void* malloc(size_t size) {
   ++allocations;
   return __libc_malloc(size);
 }
-void* calloc(size_t count, size_t size) {
+DGPU_API void* calloc(size_t count, size_t size) {
   ++allocations;
   return __libc_calloc(count, size);
 }
-void* realloc(void* pointer, size_t size) {
+DGPU_API void* realloc(void* pointer, size_t size) {
   ++allocations;
   return __libc_realloc(pointer, size);
 }
-void* aligned_alloc(size_t alignment, size_t size) {
+DGPU_API void* aligned_alloc(size_t alignment, size_t size) {
   ++allocations;
   return __libc_memalign(alignment, size);
 }
