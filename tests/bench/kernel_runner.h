@@ -120,6 +120,10 @@ class Description {
     auto& p = port(name, DGPU_DTYPE_I32, shape);
     std::memcpy(p.data.get(), values.data(), values.size() * sizeof(int32_t));
   }
+  void wide_integers_port(const char* name, const std::vector<int64_t>& shape, const std::vector<int64_t>& values) {
+    auto& p = port(name, DGPU_DTYPE_I64, shape);
+    std::memcpy(p.data.get(), values.data(), values.size() * sizeof(int64_t));
+  }
   void* const* addresses() {
     addresses_.clear();
     for (auto& p : ports_) addresses_.push_back(p.data.get());
@@ -182,7 +186,8 @@ class Description {
       p.desc.strides[i] = p.elements;
       p.elements *= shape[i];
     }
-    const size_t bytes = static_cast<size_t>(p.elements) * (type == DGPU_DTYPE_BF16 || type == DGPU_DTYPE_F16 ? 2 : 4);
+    const size_t size = type == DGPU_DTYPE_BF16 || type == DGPU_DTYPE_F16 ? 2 : type == DGPU_DTYPE_I64 ? 8 : 4;
+    const size_t bytes = static_cast<size_t>(p.elements) * size;
     p.data.reset(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096 + 4096));
     return p;
   }

@@ -39,7 +39,7 @@ class RmsNorm final : public Kernel {
         sum_(bind(op, "sum")),
         eps_(op.f("eps")),
         offset_(static_cast<float>(op.f("weight_offset", 0))),
-        round_y_(op.s("cast") == "before_weight" && x_.d.dtype != DGPU_DTYPE_F32),
+        y_type_(op.s("cast") == "before_weight" ? x_.d.dtype : dgpuDtype_t{DGPU_DTYPE_F32}),
         sum_type_(sum_ ? sum_.d.dtype : x_.d.dtype) {}
   uint32_t chunks(uint32_t, const Args& a) const override { return split_rows(x_, a).count(); }
 
@@ -69,8 +69,7 @@ class RmsNorm final : public Kernel {
       const float* other =
           load_row(residual_.at(a, offset[1]), residual_.d.dtype, residual_.last_stride(), width, scratch(2, width));
       float* s = scratch(1, width);
-      vec::binary(vec::Binary::add, r, other, s, width);
-      vec::round(s, sum_type_, width);
+      vec::add_rounded(r, other, sum_type_, s, width);
       r = s;
     }
     if (sum_) store_row(r, sum_.at(a, offset[3]), sum_type_, sum_.last_stride(), width);
@@ -78,22 +77,17 @@ class RmsNorm final : public Kernel {
     const auto inv = static_cast<float>(1 / std::sqrt(mean + eps_));
     char* to = out_.at(a, offset[2]);
     float* y = target_row(to, out_.d.dtype, out_.last_stride(), scratch(3, width));
-    if (weight && round_y_) {
+    if (weight)
+      vec::scale_mul(r, inv, y_type_, weight, y, width);
+    else
       vec::scale(r, inv, y, width);
-      vec::round(y, x_.d.dtype, width);
-      vec::binary(vec::Binary::mul, y, weight, y, width);
-    } else if (weight) {
-      vec::scale_mul(r, inv, weight, y, width);
-    } else {
-      vec::scale(r, inv, y, width);
-    }
     finish_row(y, to, out_.d.dtype, out_.last_stride(), width);
   }
 
   Port x_, weight_, residual_, out_, sum_;
   double eps_;
   float offset_;
-  bool round_y_;
+  dgpuDtype_t y_type_;  // what the normalised value is rounded to before the product
   dgpuDtype_t sum_type_;
 };
 

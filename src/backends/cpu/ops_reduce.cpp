@@ -170,11 +170,16 @@ class Reduce final : public Kernel {
                   static_cast<size_t>(n) * sizeof(double));
       return;
     }
-    for (int64_t i = 0; i < n; ++i) write(c.offset[1] + i * c.step(1), results[i], count, a);
+    float values[kBlockElems];
+    for (int64_t i = 0; i < n; ++i) values[i] = final(results[i], count);
+    store_row(values, out_.at(a, c.offset[1]), out_.d.dtype, c.step(1), n);
   }
 
+  float final(double v, int64_t count) const {
+    return static_cast<float>(fn_ == Fn::mean ? v / static_cast<double>(count) : v);
+  }
   void write(int64_t offset, double v, int64_t count, const Args& a) const {
-    const auto f = static_cast<float>(fn_ == Fn::mean ? v / static_cast<double>(count) : v);
+    const float f = final(v, count);
     store_row(&f, out_.at(a, offset), out_.d.dtype, 1, 1);
   }
 

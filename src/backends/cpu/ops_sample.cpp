@@ -54,8 +54,6 @@ struct Piece {
   };
 };
 
-int bucket_of(double descent) { return descent > -64 ? static_cast<int>(-descent * kBucketsPerUnit) : kBuckets - 1; }
-
 // Draws from k sorted weights: the kept prefix by top_p, then the first token whose running sum exceeds u times its
 // sum.
 int64_t draw_sorted(const double* w, int64_t k, double top_p, double u) {
@@ -82,17 +80,20 @@ struct Row {
     float v = 0;
     return *load_row(logits.at(a, offset + i * logits.last_stride()), logits.d.dtype, 1, 1, &v);
   }
-  // Calls f(first index, logits, (logit - largest) / temperature, count) block by block over [begin, end).
+  double descent(int64_t i) const { return (static_cast<double>(logit(i)) - largest) * (1 / temperature); }
+  // Calls f(first index, logits, their (logit - largest) / temperature, their buckets, count) block by block.
   template <class F>
   void blocks(int64_t begin, int64_t end, F f) const {
     float block[kBlockElems];
     double descent[kBlockElems];
+    int32_t bucket[kBlockElems];
     const int64_t stride = logits.last_stride();
     for (int64_t i = begin; i < end; i += kBlockElems) {
       const int64_t n = std::min(end - i, kBlockElems);
       const float* x = load_row(logits.at(a, offset + i * stride), logits.d.dtype, stride, n, block);
-      vec::scaled_diff(x, largest, temperature, descent, n);
-      f(i, x, descent, n);
+      vec::scaled_diff(x, largest, 1 / temperature, descent, n);
+      vec::buckets(descent, kBucketsPerUnit, kBuckets - 1, bucket, n);
+      f(i, x, descent, bucket, n);
     }
   }
 };
@@ -109,11 +110,11 @@ class Buckets {
   }
 
   struct Prefix {
-    int64_t count = 0, last = 0;  // tokens, and the last of them
+    int64_t count = 0, last = 0;  // tokens, and the last of them if it was asked for
     double sum = 0;
   };
   // The shortest prefix of at most `limit` tokens whose sum is >= target (> target if `above`), or all `limit`.
-  Prefix prefix(int64_t limit, double target, bool above) {
+  Prefix prefix(int64_t limit, double target, bool above, bool want_last = false) {
     Prefix p;
     const auto reached = [&](double sum) { return above ? sum > target : sum >= target; };
     int skipped = -1;
@@ -134,7 +135,7 @@ class Buckets {
         if (reached(p.sum)) return p;
       }
     }
-    if (skipped >= 0) {
+    if (want_last && skipped >= 0) {
       sort(skipped);
       p.last = select_index(codes_[tokens_[skipped] - 1]);
     }
@@ -149,19 +150,20 @@ class Buckets {
     codes_ = scratch<uint64_t>(1, tokens_[b]);
     weights_ = scratch<double>(2, tokens_[b]);
     int64_t count = 0;
-    row_.blocks(0, row_.size, [&](int64_t first, const float* x, const double* descent, int64_t n) {
+    row_.blocks(0, row_.size, [&](int64_t first, const float* x, const double*, const int32_t* bucket, int64_t n) {
+      int64_t i = vec::find_key(bucket, b, n);
+      if (i < 0) return;
       int32_t keys[kBlockElems];
-      bool have_keys = false;
-      for (int64_t i = 0; i < n; ++i) {
-        if (bucket_of(descent[i]) != b) continue;
-        if (!have_keys) vec::order_keys(x, false, keys, n);
-        have_keys = true;
+      vec::order_keys(x, false, keys, n);
+      while (i < n) {
         codes_[count++] = select_code(keys[i], first + i);
+        const int64_t next = vec::find_key(bucket + i + 1, b, n - i - 1);
+        if (next < 0) return;
+        i += 1 + next;
       }
     });
     std::sort(codes_, codes_ + count, std::greater<>());
-    for (int64_t i = 0; i < count; ++i)
-      weights_[i] = (static_cast<double>(row_.logit(select_index(codes_[i]))) - row_.largest) / row_.temperature;
+    for (int64_t i = 0; i < count; ++i) weights_[i] = row_.descent(select_index(codes_[i]));
     vec::exp_f64(weights_, count);
   }
 
@@ -255,26 +257,28 @@ class Sample final : public Kernel {
   }
 
   static void fill(const Row& r, int64_t begin, int64_t end, Piece* piece) {
-    double weight[kBuckets] = {}, w[kBlockElems];
-    int64_t tokens[kBuckets] = {};
-    r.blocks(begin, end, [&](int64_t, const float*, const double* descent, int64_t n) {
+    // Two of each, so that an addition need not wait for the one before it.
+    double weight[2][kBuckets] = {}, w[kBlockElems];
+    int64_t tokens[2][kBuckets] = {};
+    r.blocks(begin, end, [&](int64_t, const float*, const double* descent, const int32_t* bucket, int64_t n) {
       std::copy(descent, descent + n, w);
       vec::exp_f64(w, n);
       for (int64_t i = 0; i < n; ++i) {
-        const int b = bucket_of(descent[i]);
-        weight[b] += w[i];
-        ++tokens[b];
+        weight[i & 1][bucket[i]] += w[i];
+        ++tokens[i & 1][bucket[i]];
       }
     });
-    std::copy(weight, weight + kBuckets, piece->bucket.weight);
-    std::copy(tokens, tokens + kBuckets, piece->bucket.tokens);
+    for (int b = 0; b < kBuckets; ++b) {
+      piece->bucket.weight[b] = weight[0][b] + weight[1][b];
+      piece->bucket.tokens[b] = tokens[0][b] + tokens[1][b];
+    }
   }
 
   static int64_t draw_buckets(const Row& r, const Params& p, const Piece* pieces, int64_t count) {
     Buckets buckets(r, pieces, count);
     Buckets::Prefix kept = buckets.prefix(p.top_k, std::numeric_limits<double>::infinity(), false);
     if (p.top_p < 1) kept = buckets.prefix(p.top_k, p.top_p * kept.sum, false);
-    return buckets.prefix(kept.count, p.u * kept.sum, true).last;
+    return buckets.prefix(kept.count, p.u * kept.sum, true, true).last;
   }
 
   static int64_t draw_candidates(const Row& r, const Params& p, const Piece* pieces, int64_t count) {
@@ -286,8 +290,7 @@ class Sample final : public Kernel {
     }
     std::partial_sort(codes, codes + p.top_k, codes + n, std::greater<>());
     auto* w = scratch<double>(2, p.top_k);
-    for (int64_t i = 0; i < p.top_k; ++i)
-      w[i] = (static_cast<double>(r.logit(select_index(codes[i]))) - r.largest) / p.temperature;
+    for (int64_t i = 0; i < p.top_k; ++i) w[i] = r.descent(select_index(codes[i]));
     vec::exp_f64(w, p.top_k);
     return select_index(codes[draw_sorted(w, p.top_k, p.top_p, p.u)]);
   }

@@ -52,15 +52,19 @@ double sum_sq_diff(const float* x, float mean, int64_t n);
 float max(const float* x, int64_t n);
 float min(const float* x, int64_t n);
 
-void scale(const float* x, float s, float* y, int64_t n);                      // y = x s
-void scale_mul(const float* x, float s, const float* w, float* y, int64_t n);  // y = (x s) w
+void scale(const float* x, float s, float* y, int64_t n);  // y = x s
+// y = (x s) w; with x s rounded to `type` before the product.
+void scale_mul(const float* x, float s, dgpuDtype_t type, const float* w, float* y, int64_t n);
+void add_rounded(const float* a, const float* b, dgpuDtype_t type, float* y, int64_t n);  // y = a + b, rounded
 // y = (x - mean) s w + b; w and b may be null.
 void affine(const float* x, float mean, float s, const float* w, const float* b, float* y, int64_t n);
 // y = exp(x - m), and the sum as above. y may be null.
 double exp_sum(const float* x, float m, float* y, int64_t n);
-// In f64: y = (x - m) / t, and x = exp(x) in place for x <= 0.
-void scaled_diff(const float* x, double m, double t, double* y, int64_t n);
+// In f64: y = (x - m) s, and x = exp(x) in place for x <= 0.
+void scaled_diff(const float* x, double m, double s, double* y, int64_t n);
 void exp_f64(double* x, int64_t n);
+// b = min(-d * per_unit, last) rounded down, for d <= 0.
+void buckets(const double* d, double per_unit, int32_t last, int32_t* b, int64_t n);
 
 // cos and sin of f64 angles, rounded to f32 and then multiplied by s.
 void cos_sin(const double* angles, float s, float* cosine, float* sine, int64_t n);

@@ -171,9 +171,25 @@ void Scale(const float* x, float s, float* y, int64_t n) {
   map(x, y, n, [&](V v) HWY_ATTR { return hn::Mul(v, vs); });
 }
 
-void ScaleMul(const float* x, float s, const float* w, float* y, int64_t n) {
+template <class Tag>
+void scale_mul_as(Tag tag, const float* x, float s, const float* w, float* y, int64_t n) {
   const V vs = set(s);
-  map2(x, w, y, n, [&](V v, V u) HWY_ATTR { return hn::Mul(hn::Mul(v, vs), u); });
+  map2(x, w, y, n, [&](V v, V u) HWY_ATTR { return hn::Mul(rounded(tag, hn::Mul(v, vs)), u); });
+}
+void ScaleMul(const float* x, float s, dgpuDtype_t type, const float* w, float* y, int64_t n) {
+  if (type == DGPU_DTYPE_BF16) return scale_mul_as(BF16(), x, s, w, y, n);
+  if (type == DGPU_DTYPE_F16) return scale_mul_as(F16(), x, s, w, y, n);
+  scale_mul_as(F32(), x, s, w, y, n);
+}
+
+template <class Tag>
+void add_as(Tag tag, const float* a, const float* b, float* y, int64_t n) {
+  map2(a, b, y, n, [&](V u, V v) HWY_ATTR { return rounded(tag, hn::Add(u, v)); });
+}
+void AddRounded(const float* a, const float* b, dgpuDtype_t type, float* y, int64_t n) {
+  if (type == DGPU_DTYPE_BF16) return add_as(BF16(), a, b, y, n);
+  if (type == DGPU_DTYPE_F16) return add_as(F16(), a, b, y, n);
+  add_as(F32(), a, b, y, n);
 }
 
 void Affine(const float* x, float mean, float s, const float* w, const float* b, float* y, int64_t n) {
@@ -250,15 +266,26 @@ void JoinPairs(const float* even, const float* odd, float* x, int64_t n) {
   }
 }
 
-void ScaledDiff(const float* x, double m, double t, double* y, int64_t n) {
+void ScaledDiff(const float* x, double m, double s, double* y, int64_t n) {
   const DD d;
   const hn::Rebind<float, DD> df;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  const VD vm = hn::Set(d, m), vt = hn::Set(d, t);
+  const VD vm = hn::Set(d, m), vs = hn::Set(d, s);
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes)
-    hn::StoreU(hn::Div(hn::Sub(hn::PromoteTo(d, hn::LoadU(df, x + i)), vm), vt), d, y + i);
-  for (; i < n; ++i) y[i] = (static_cast<double>(x[i]) - m) / t;
+    hn::StoreU(hn::Mul(hn::Sub(hn::PromoteTo(d, hn::LoadU(df, x + i)), vm), vs), d, y + i);
+  for (; i < n; ++i) y[i] = (static_cast<double>(x[i]) - m) * s;
+}
+
+void BucketsLoop(const double* x, double per_unit, int32_t last, int32_t* b, int64_t n) {
+  const DD d;
+  const hn::Rebind<int32_t, DD> di;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const VD factor = hn::Set(d, -per_unit), top = hn::Set(d, static_cast<double>(last));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes)
+    hn::StoreU(hn::DemoteTo(di, hn::Min(hn::Mul(hn::LoadU(d, x + i), factor), top)), di, b + i);
+  for (; i < n; ++i) b[i] = static_cast<int32_t>(std::fmin(x[i] * -per_unit, static_cast<double>(last)));
 }
 
 void ExpF64(double* x, int64_t n) {
@@ -282,6 +309,8 @@ HWY_EXPORT(BinaryLoop);
 HWY_EXPORT(GluLoop);
 HWY_EXPORT(Scale);
 HWY_EXPORT(ScaleMul);
+HWY_EXPORT(AddRounded);
+HWY_EXPORT(BucketsLoop);
 HWY_EXPORT(Affine);
 HWY_EXPORT(CosSin);
 HWY_EXPORT(Rotate);
@@ -298,8 +327,11 @@ void glu(const Glu& p, const float* gate, const float* up, float* y, int64_t n) 
   HWY_DYNAMIC_DISPATCH(GluLoop)(p, gate, up, y, n);
 }
 void scale(const float* x, float s, float* y, int64_t n) { HWY_DYNAMIC_DISPATCH(Scale)(x, s, y, n); }
-void scale_mul(const float* x, float s, const float* w, float* y, int64_t n) {
-  HWY_DYNAMIC_DISPATCH(ScaleMul)(x, s, w, y, n);
+void scale_mul(const float* x, float s, dgpuDtype_t type, const float* w, float* y, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(ScaleMul)(x, s, type, w, y, n);
+}
+void add_rounded(const float* a, const float* b, dgpuDtype_t type, float* y, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(AddRounded)(a, b, type, y, n);
 }
 void affine(const float* x, float mean, float s, const float* w, const float* b, float* y, int64_t n) {
   HWY_DYNAMIC_DISPATCH(Affine)(x, mean, s, w, b, y, n);
@@ -316,8 +348,11 @@ void split_pairs(const float* x, float* even, float* odd, int64_t n) {
 void join_pairs(const float* even, const float* odd, float* x, int64_t n) {
   HWY_DYNAMIC_DISPATCH(JoinPairs)(even, odd, x, n);
 }
-void scaled_diff(const float* x, double m, double t, double* y, int64_t n) {
-  HWY_DYNAMIC_DISPATCH(ScaledDiff)(x, m, t, y, n);
+void scaled_diff(const float* x, double m, double s, double* y, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(ScaledDiff)(x, m, s, y, n);
+}
+void buckets(const double* d, double per_unit, int32_t last, int32_t* b, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(BucketsLoop)(d, per_unit, last, b, n);
 }
 void exp_f64(double* x, int64_t n) { HWY_DYNAMIC_DISPATCH(ExpF64)(x, n); }
 
