@@ -13,7 +13,9 @@
 namespace dgpu::cpu {
 namespace {
 
-constexpr uint64_t kSpinNs = 60'000;       // before a thread without work sleeps; about the price of two wake-ups
+// How long a thread without work spins before it sleeps: a few times what waking it costs. On virtual machines an idle
+// core takes 50 to 60 us to come back, and a caller that slept itself is back only then.
+constexpr uint64_t kSpinNs = 150'000;
 constexpr uint64_t kYieldAfterNs = 8'000;  // from then on a spinning thread offers its core to others
 constexpr uint64_t kQuantumNs = 300'000;   // with one queue while others wait
 
