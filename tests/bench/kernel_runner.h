@@ -91,6 +91,12 @@ class Runner {
 // A description with packed ports.
 class Description {
  public:
+  struct Port {
+    std::string name;
+    dgpuTensorDesc desc = DGPU_TENSOR_DESC_INIT;
+    int64_t elements = 1;
+    std::unique_ptr<void, void (*)(void*)> data{nullptr, std::free};
+  };
   explicit Description(std::string name) : name_(std::move(name)) {}
   void number(const char* name, double x) {
     auto& a = add(name, DGPU_ATTR_FLOAT, 1);
@@ -102,8 +108,13 @@ class Description {
   }
   void text(const char* name, const char* x) { add(name, DGPU_ATTR_STRING, 1).text = x; }
   // Values in [-1, 1), by a linear congruential generator.
-  void random(const char* name, dgpuDtype_t type, const std::vector<int64_t>& shape) {
+  // `transposed`: described with the last two dimensions swapped.
+  void random(const char* name, dgpuDtype_t type, const std::vector<int64_t>& shape, bool transposed = false) {
     auto& p = port(name, type, shape);
+    if (transposed) {
+      std::swap(p.desc.shape[shape.size() - 2], p.desc.shape[shape.size() - 1]);
+      std::swap(p.desc.strides[shape.size() - 2], p.desc.strides[shape.size() - 1]);
+    }
     for (int64_t i = 0; i < p.elements; ++i) {
       state_ = state_ * 1664525u + 1013904223u;
       const float f = static_cast<float>(state_ >> 8) * 0x1p-23f - 1.0f;
@@ -116,9 +127,10 @@ class Description {
       }
     }
   }
-  void integers_port(const char* name, const std::vector<int64_t>& shape, const std::vector<int32_t>& values) {
+  Port& integers_port(const char* name, const std::vector<int64_t>& shape, const std::vector<int32_t>& values) {
     auto& p = port(name, DGPU_DTYPE_I32, shape);
     std::memcpy(p.data.get(), values.data(), values.size() * sizeof(int32_t));
+    return p;
   }
   void wide_integers_port(const char* name, const std::vector<int64_t>& shape, const std::vector<int64_t>& values) {
     auto& p = port(name, DGPU_DTYPE_I64, shape);
@@ -165,12 +177,6 @@ class Description {
     std::vector<int64_t> ints;
     std::vector<double> floats;
     std::string text;
-  };
-  struct Port {
-    std::string name;
-    dgpuTensorDesc desc = DGPU_TENSOR_DESC_INIT;
-    int64_t elements = 1;
-    std::unique_ptr<void, void (*)(void*)> data{nullptr, std::free};
   };
   Attr& add(const char* name, uint32_t type, uint32_t count) {
     attrs_.push_back({name, type, count, {}, {}, {}});

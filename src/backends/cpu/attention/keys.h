@@ -1,7 +1,7 @@
 // Where the keys and values of one sequence lie: pages, picked lists, positions.
 #pragma once
 #include "backends/cpu/attention/problem.h"
-#include "backends/cpu/attention/scratch.h"
+#include "backends/cpu/scratch.h"
 
 namespace dgpu::cpu::attention {
 

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace dgpu::cpu::attention {
+namespace dgpu::cpu {
 
 // At most one is alive per thread. What take() returns is 64-byte aligned, uninitialised, valid until destruction.
 class Scratch {
@@ -21,4 +21,4 @@ class Scratch {
   void* bytes(size_t size);
 };
 
-}  // namespace dgpu::cpu::attention
+}  // namespace dgpu::cpu

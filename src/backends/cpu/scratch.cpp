@@ -1,11 +1,11 @@
-#include "backends/cpu/attention/scratch.h"
+#include "backends/cpu/scratch.h"
 
 #include <algorithm>
 #include <memory>
 #include <new>
 #include <vector>
 
-namespace dgpu::cpu::attention {
+namespace dgpu::cpu {
 namespace {
 
 constexpr size_t kAlign = 64, kFirstBlock = size_t{1} << 20;
@@ -53,4 +53,4 @@ void* Scratch::bytes(size_t size) {
   return p;
 }
 
-}  // namespace dgpu::cpu::attention
+}  // namespace dgpu::cpu
