@@ -361,6 +361,30 @@ TEST_P(Gemm, ManyChunksAndBlocks) {
   }
 }
 
+TEST_P(Gemm, SplitsAlongK) {
+  for (int64_t m : {1, 16}) {
+    for (Unit unit : {Unit::fma, Unit::bf16_dot}) {
+      Case c = base(m, 600, 531);
+      c.p.a.type = c.p.b.type = Type::bf16;
+      c.b = Layout::columns;
+      c.options.unit = unit;
+      c.p.has_bias = c.p.has_gate = c.p.has_residual = c.alias = true;
+      c.p.activation = Activation::silu;
+      ASSERT_GT(plan(
+                    [&] {
+                      Problem p = c.p;
+                      p.b.row = 1;
+                      p.b.col = p.n;
+                      return p;
+                    }(),
+                    c.options)
+                    .splits,
+                1);
+      ASSERT_NO_FATAL_FAILURE(check(c));
+    }
+  }
+}
+
 // ---- Pieces
 // -----------------------------------------------------------------------------------------------------------
 
@@ -463,23 +487,33 @@ TEST_P(Gemm, TileGathersRows) {
 
 TEST(GemmLimits, BoundAllSmallerSizes) {
   for (const Kernels* t : instruction_sets()) {
-    for (int64_t m : {1, 5, 16, 17, 100, 513, 3000, 20000}) {
-      for (int64_t k : {1, 100, 4096, 16384, 60000}) {
-        Problem p;
-        p.n = 300;
-        p.a.col = p.b.col = 1;
-        p.m = m;
-        p.k = k;
-        Options o;
-        o.kernels = t;
-        const Limits most = limits(p, o);
-        for (int64_t smaller : {m, m - 1, m / 2, m / 3, m / 7}) {
-          for (int64_t shorter : {k, k / 2, k / 5}) {
-            p.m = smaller;
-            p.k = shorter;
-            const Plan x = plan(p, o);
-            ASSERT_LE(x.workspace_bytes(), most.workspace_bytes) << m << " " << k << " " << smaller << " " << shorter;
-            ASSERT_LE(x.phases(), most.phases) << m << " " << k << " " << smaller << " " << shorter;
+    for (bool along_k : {true, false}) {
+      for (int64_t m : {1, 5, 16, 17, 100, 513, 3000, 20000}) {
+        for (int64_t k : {1, 100, 4096, 16384, 60000}) {
+          Problem p;
+          p.n = 2000;
+          p.a.col = 1;
+          p.b.col = along_k ? 1 : p.n;
+          p.b.row = along_k ? k : 1;
+          p.batch_rank = 1;
+          p.batch[0] = 30;  // folds into m = 1 only
+          p.m = m;
+          p.k = k;
+          Options o;
+          o.kernels = t;
+          const Limits most = limits(p, o);
+          for (int64_t smaller : {m, m - 1, m / 2, m / 3, m / 7, int64_t{1}}) {
+            for (int64_t shorter : {k, k / 2, k / 5}) {
+              for (int64_t batch : {1, 30}) {
+                p.m = smaller;
+                p.k = shorter;
+                p.batch[0] = batch;
+                const Plan x = plan(p, o);
+                ASSERT_LE(x.workspace_bytes(), most.workspace_bytes)
+                    << m << " " << k << " " << smaller << " " << shorter;
+                ASSERT_LE(x.phases(), most.phases) << m << " " << k << " " << smaller << " " << shorter;
+              }
+            }
           }
         }
       }

@@ -8,8 +8,11 @@
 namespace dgpu::cpu::gemm {
 namespace {
 
-constexpr int64_t kTallRows = 512;              // of a chunk: each chunk packs its columns of B for itself
-constexpr int64_t kStreamSums = 8192;           // floats of a stream chunk's sums: they stay in the first-level cache
+constexpr int64_t kTallRows = 512;     // of a chunk: each chunk packs its columns of B for itself
+constexpr int64_t kStreamSums = 8192;  // floats of a stream chunk's sums: they stay in the first-level cache
+constexpr int64_t kStreamChunks = 16;
+constexpr int64_t kSplitK = 256;                // fewest k of a split
+constexpr int64_t kFinishColumns = 512;         // of a chunk that adds up splits
 constexpr int64_t kPreparedBytes = 32 << 20;    // of packed A per round
 constexpr int64_t kChunkProducts = 12'000'000;  // multiplier steps of a chunk, about 200 us
 constexpr int64_t kChunkBytes = 512 << 10;      // of B that an in-place chunk reads, about 30 us
@@ -84,15 +87,22 @@ void block_in_place(Plan* x) {
     // cache.
     x->prepared_a = x->batches == 1 && p.k > 1 &&
                     (p.m > kMaxDotRows || p.a.col != 1 || p.a.type != (x->unit == Unit::fma ? Type::f32 : Type::bf16));
-  } else {
-    x->columns_per_chunk = std::min<int64_t>(1024, kStreamSums / p.m / 32 * 32);
+    x->column_chunks = ceil_div(p.n, x->columns_per_chunk);
+    return;
   }
+  // Long pieces of B's rows read fast, but leave few chunks: k is split, too.
+  x->columns_per_chunk = std::min<int64_t>(1024, kStreamSums / p.m / 32 * 32);
   x->column_chunks = ceil_div(p.n, x->columns_per_chunk);
+  const int64_t splits = x->batches == 1 ? std::min(ceil_div(kStreamChunks, x->column_chunks), p.k / kSplitK) : 1;
+  x->split_k = std::max<int64_t>(16, round_up(ceil_div(p.k, std::max<int64_t>(1, splits)), 16));
+  x->splits = std::max<int64_t>(1, ceil_div(p.k, x->split_k));
 }
 
 int64_t prepared_row_floats(const Plan& x) {  // path dot
   return round_up(x.unit == Unit::fma ? x.problem.k : ceil_div(x.problem.k, 2), 16) + 16;
 }
+
+int64_t split_floats(const Plan& x) { return x.problem.m * round_up(x.problem.n, 16); }
 
 // Offset in elements of a batch entry, for every operand.
 struct Offsets {
@@ -179,13 +189,15 @@ Plan plan(const Problem& problem, const Options& options) {
 
 uint32_t Plan::chunks(uint32_t phase) const {
   if (phase >= phases() || rounds == 0) return 0;
-  if (!prepared_a) return static_cast<uint32_t>(batches * row_chunks * column_chunks);
+  if (splits > 1 && phase == 1) return static_cast<uint32_t>(ceil_div(problem.n, kFinishColumns));
+  if (!prepared_a) return static_cast<uint32_t>(batches * row_chunks * column_chunks * splits);
   const int64_t rows = rows_of_round(*this, phase / 2);
   if (phase % 2 == 0) return static_cast<uint32_t>(prepare_chunks(*this, rows));
   return static_cast<uint32_t>(ceil_div(rows, rows_per_chunk) * column_chunks);
 }
 
 size_t Plan::workspace_bytes() const {
+  if (splits > 1) return static_cast<size_t>(splits * split_floats(*this)) * sizeof(float);
   if (!prepared_a || rounds == 0) return 0;
   const int64_t rows = std::min(rows_per_round, problem.m);
   const int64_t floats = path == Path::dot
@@ -196,13 +208,14 @@ size_t Plan::workspace_bytes() const {
 
 const char* Plan::algorithm() const {
   static constexpr const char* kNames[2][3] = {{"packed_fma", "dot_fma", "stream_fma"},
-                                               {"packed_bf16_dot", "dot_bf16_dot", "stream_fma"}};
+                                               {"packed_bf16_dot", "dot_bf16_dot", "stream_bf16_dot"}};
   return kNames[static_cast<int>(unit)][static_cast<int>(path)];
 }
 
 Limits limits(const Problem& problem, const Options& options) {
   Problem p = problem;
-  fold_batch(&p);
+  // Whether batch dimensions fold into rows depends on the sizes: at most all that B does not have.
+  for (int d = 0; d < p.batch_rank; ++d) p.m *= p.b.batch[d] == 0 || p.batch[d] == 1 ? p.batch[d] : 1;
   const Kernels& t = options.kernels != nullptr ? *options.kernels : best_kernels();
   constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
   // A panel of A for all of k grows by at most one block. Panels are even: at least half as tall as the tile.
@@ -210,12 +223,41 @@ Limits limits(const Problem& problem, const Options& options) {
   const int64_t all = (ceil_div(p.m, ceil_div(t.rows, 2)) + 1) * panel_bytes;
   const int64_t chunk_bytes = (kTallRows / ceil_div(t.rows, 2) + 2) * panel_bytes;
   const int64_t dot = std::min<int64_t>(p.m, kDotRows) * (round_up(p.k, 16) + 16) * kFloat;
+  // splits < kStreamChunks / column_chunks + 1, and the columns and rows of a chunk are at most kStreamSums.
+  const int64_t few = std::min<int64_t>(p.m, kMaxStreamRows), columns = round_up(p.n, 16);
+  const int64_t splits = p.b.col == 1 ? 0 : (kStreamChunks * (kStreamSums + 16 * few) + few * columns) * kFloat;
   Limits l;
-  l.workspace_bytes = static_cast<size_t>(std::max(dot, std::min(all, std::max(kPreparedBytes, chunk_bytes))));
+  l.workspace_bytes =
+      static_cast<size_t>(std::max({dot, splits, std::min(all, std::max(kPreparedBytes, chunk_bytes))}));
   const int64_t round_panels = std::max<int64_t>(1, (kPreparedBytes - chunk_bytes) / panel_bytes);
   l.phases = static_cast<uint32_t>(2 * std::max<int64_t>(1, ceil_div(p.m, round_panels * ceil_div(t.rows, 2))));
   return l;
 }
+
+namespace {
+
+// The elementwise operands of the tile at a place of one batch entry.
+void set_epilogue(const Problem& p, const Pointers& pointers, const Offsets& at, int64_t row, int64_t column,
+                  Tile* tile) {
+  if (p.has_bias) tile->bias = Source{pointers.bias, p.bias_type, 0, p.bias_stride, nullptr}.from(0, column);
+  tile->activation = p.activation;
+  if (p.has_gate) tile->gate = source(pointers.gate, p.gate, at.gate).from(row, column);
+  if (p.has_residual) tile->residual = source(pointers.residual, p.residual, at.residual).from(row, column);
+  tile->out = source(pointers.out, p.out, at.out).from(row, column);
+}
+
+// Adds up the splits of some columns, in their order.
+void finish(const Plan& x, int64_t chunk, const Pointers& pointers, const float* partials) {
+  const int64_t column = chunk * kFinishColumns;
+  Tile tile;
+  tile.kernels = x.kernels;
+  tile.m = x.problem.m;
+  tile.n = std::min(kFinishColumns, x.problem.n - column);
+  set_epilogue(x.problem, pointers, {}, 0, column, &tile);
+  finish_tile(tile, partials + column, x.splits, split_floats(x), round_up(x.problem.n, 16));
+}
+
+}  // namespace
 
 void run(const Plan& x, uint32_t phase, uint32_t chunk, const Pointers& pointers, void* workspace) {
   const Problem& p = x.problem;
@@ -225,9 +267,10 @@ void run(const Plan& x, uint32_t phase, uint32_t chunk, const Pointers& pointers
   if (x.prepared_a && phase % 2 == 0) {
     return prepare(x, round_row, round_rows, chunk, source(pointers.a, p.a, 0), prepared);
   }
+  if (x.splits > 1 && phase == 1) return finish(x, chunk, pointers, prepared);
   const int64_t row_chunks = ceil_div(round_rows, x.rows_per_chunk);
   const int64_t i = chunk % row_chunks, j = chunk / row_chunks % x.column_chunks;
-  const Offsets at = batch_offsets(p, chunk / row_chunks / x.column_chunks);
+  const Offsets at = batch_offsets(p, x.splits > 1 ? 0 : chunk / row_chunks / x.column_chunks);
   const int64_t local = i * x.rows_per_chunk, row = round_row + local, column = j * x.columns_per_chunk;
   Tile tile;
   tile.kernels = x.kernels;
@@ -249,11 +292,15 @@ void run(const Plan& x, uint32_t phase, uint32_t chunk, const Pointers& pointers
     tile.a = {prepared, type, prepared_row_floats(x) * 4 / size_of(type), 1, nullptr};
     tile.a = tile.a.from(local, 0);
   }
-  if (p.has_bias) tile.bias = Source{pointers.bias, p.bias_type, 0, p.bias_stride, nullptr}.from(0, column);
-  tile.activation = p.activation;
-  if (p.has_gate) tile.gate = source(pointers.gate, p.gate, at.gate).from(row, column);
-  if (p.has_residual) tile.residual = source(pointers.residual, p.residual, at.residual).from(row, column);
-  tile.out = source(pointers.out, p.out, at.out).from(row, column);
+  if (x.splits > 1) {
+    const int64_t split = chunk / row_chunks / x.column_chunks, k0 = split * x.split_k, pitch = round_up(p.n, 16);
+    tile.k = std::min(x.split_k, p.k - k0);
+    tile.a = tile.a.from(0, k0);
+    tile.b = tile.b.from(0, k0);
+    tile.out = {prepared + split * split_floats(x) + column, Type::f32, pitch, 1, nullptr};
+  } else {
+    set_epilogue(p, pointers, at, row, column, &tile);
+  }
   run_tile(tile);
 }
 

@@ -28,8 +28,9 @@ struct Plan {
   int64_t row_chunks = 0, column_chunks = 0;  // per batch entry and round
   int64_t rows_per_round = 0, rounds = 0;     // A is prepared in the workspace one round of rows at a time
   bool prepared_a = false;
+  int64_t splits = 1, split_k = 0;  // path stream: parts of k, summed in a second phase
 
-  uint32_t phases() const { return static_cast<uint32_t>(prepared_a ? 2 * rounds : 1); }
+  uint32_t phases() const { return static_cast<uint32_t>(prepared_a ? 2 * rounds : splits > 1 ? 2 : 1); }
   uint32_t chunks(uint32_t phase) const;
   size_t workspace_bytes() const;
   const char* algorithm() const;

@@ -220,4 +220,14 @@ void run_tile(const Tile& x) {
   epilogue(x, sums, ld);
 }
 
+void finish_tile(const Tile& x, const float* partials, int64_t parts, int64_t part_floats, int64_t ld) {
+  const int64_t own = round_up(x.n, 16);
+  float* sums = scratch(Slot::sums, x.m * own);
+  for (int64_t i = 0; i < x.m; ++i) {
+    std::memcpy(sums + i * own, partials + i * ld, static_cast<size_t>(x.n) * sizeof(float));
+    for (int64_t p = 1; p < parts; ++p) x.kernels->add(sums + i * own, partials + p * part_floats + i * ld, x.n);
+  }
+  epilogue(x, sums, own);
+}
+
 }  // namespace dgpu::cpu::gemm

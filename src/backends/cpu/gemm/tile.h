@@ -62,6 +62,8 @@ inline int64_t dot_k_block(int64_t m, int64_t k) { return m <= kMaxDotRows ? rou
 void choose_blocking(Tile* tile);
 
 void run_tile(const Tile& tile);
+// The same from sums made elsewhere: `parts` of them, `part_floats` apart, rows `ld` floats apart; added in order.
+void finish_tile(const Tile& tile, const float* partials, int64_t parts, int64_t part_floats, int64_t ld);
 
 // Panels, `panel_floats` apart, of rows [0, count) of `s`, `width` rows each, for k in [0, k). Up to `available` >=
 // count rows may be read.
