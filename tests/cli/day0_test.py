@@ -40,7 +40,7 @@ class Day0(ToolTest):
         self.assertIn(says, doc["error"])
 
     def test_the_adder_adds(self):
-        for a, b in ((123, 456), (250, 250), (640, 280)):
+        for a, b in ((123, 456), (321, 45), (640, 280)):
             doc = self.run_json("run", ADDER, "--tokens", ids(f"\n{a}+{b}="), "--max-new-tokens", 8, "--stop", "eos", "--json")
             self.assertEqual("".join(ALPHABET[i - 1] for i in doc["generated_ids"]), f"{a + b}\n")
             self.assertEqual(doc["generated_ids"][-1], 13)
@@ -96,7 +96,7 @@ class Day0(ToolTest):
     def test_coverage_of_what_runs_is_native(self):
         doc = self.run_json("coverage", ADDER, "--dtype", "bf16", "--json")
         self.assertEqual(doc["verdict"], "good")
-        self.assertTrue(all(row["coverage"] == "native" for row in doc["operators"]), doc["operators"])
+        self.assertTrue(all(row["mode"] == "native" for row in doc["operators"]), doc["operators"])
 
     def test_synth_makes_a_checkpoint_that_runs(self):
         only = self.tmp / "only"
