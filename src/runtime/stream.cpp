@@ -17,8 +17,11 @@ namespace {
 // Argument bytes per slot. A command may use more: the ring is shared.
 constexpr size_t kArenaPerSlot = 1024;
 constexpr size_t kArenaLeast = size_t{64} << 10;
-// Looks at the timeline before a waiting thread goes to sleep: some ten microseconds.
-constexpr unsigned kSpins = 200;
+// Before a waiting thread goes to sleep it looks at the timeline for some twenty microseconds, less than a sleep and a
+// wake-up cost: first it only spins, then it also offers its core, on which the worker may be waiting for its turn.
+constexpr unsigned kSpins = 40;
+constexpr unsigned kYields = 20;
+constexpr unsigned kProbe = 16;  // every so many waits a thread looks again whether spinning is enough
 
 inline void relax() {
 #if defined(__x86_64__)
@@ -107,20 +110,52 @@ Status Stream::refusal() {
 // ---- waiting -------------------------------------------------------------------------------------------------------
 
 namespace {
-// Runs pieces of the queue's work until the value settles, the time is over, or nothing is left to do for a while.
-void help_until(const Timeline& timeline, uint64_t value, const Deadline& deadline, dgpuBackendQueue* queue,
-                uint32_t (*help)(dgpuBackendQueue*, uint64_t)) {
-  unsigned idle = 0;
-  while (timeline.settled() < value) {
-    if (help && help(queue, value)) {
-      idle = 0;
-      if (deadline.passed() || library_closing()) return;
-    } else {
-      if (++idle > kSpins) return;
-      relax();
+// How this thread's waits went lately: whether offering the core at once is what ends them.
+thread_local bool yield_first = false;
+thread_local unsigned waits = 0;
+
+class Helper {
+ public:
+  Helper(const Timeline& timeline, uint64_t value, dgpuBackendQueue* queue,
+         uint32_t (*help)(dgpuBackendQueue*, uint64_t))
+      : timeline_(timeline), value_(value), queue_(queue), help_(help) {}
+
+  // Runs pieces of the queue's work until the value settles, the time is over, or nothing is left to do for a while.
+  void run(const Deadline& deadline) {
+    while (!settled()) {
+      if (help_ && help_(queue_, value_)) {
+        if (deadline.passed() || library_closing()) return;
+      } else if (!idle()) {
+        return;
+      }
     }
   }
-}
+
+ private:
+  bool settled() const { return timeline_.settled() >= value_; }
+
+  // Nothing to do: waits a little. False when it is time to sleep.
+  bool idle() {
+    if (!yield_first || ++waits % kProbe == 0) {
+      for (unsigned i = 0; i < kSpins; ++i) {
+        relax();
+        if (settled()) return yield_first = false, true;
+      }
+    }
+    for (unsigned i = 0; i < kYields; ++i) {
+      std::this_thread::yield();
+      if (settled()) return yield_first = i < 2, true;
+      relax();
+      if (help_ && help_(queue_, value_)) return true;
+    }
+    return false;
+  }
+
+  const Timeline& timeline_;
+  const uint64_t value_;
+  dgpuBackendQueue* const queue_;
+  uint32_t (*const help_)(dgpuBackendQueue*, uint64_t);
+};
 }  // namespace
 
 Status Stream::wait(uint64_t value, uint64_t timeout_ns) {
@@ -128,7 +163,7 @@ Status Stream::wait(uint64_t value, uint64_t timeout_ns) {
     const Deadline deadline(timeout_ns);
     {
       const FloatStateScope float_state;
-      help_until(*timeline_, value, deadline, queue_, context_->helping() ? device_.queue().help : nullptr);
+      Helper(*timeline_, value, queue_, context_->helping() ? device_.queue().help : nullptr).run(deadline);
     }
     timeout_ns = deadline.remaining_ns();
   }

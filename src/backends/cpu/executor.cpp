@@ -17,6 +17,8 @@ namespace {
 // core takes 50 to 60 us to come back, and a caller that slept itself is back only then.
 constexpr uint64_t kSpinNs = 150'000;
 constexpr uint64_t kYieldAfterNs = 8'000;  // from then on a spinning thread offers its core to others
+constexpr uint64_t kYieldSoonNs = 100;     // instead, where that brought the work last time: the caller shares the core
+constexpr uint32_t kProbe = 16;            // every so many times it looks again whether that is still so
 constexpr uint64_t kQuantumNs = 300'000;   // with one queue while others wait
 
 void futex_wait(std::atomic<uint32_t>& word, uint32_t value) {
@@ -287,20 +289,28 @@ Executor::Spin Executor::spin(Queue* queue) {
 }
 
 Executor::Spin Executor::spin_loop(Queue* queue) {
+  thread_local bool yield_soon = false;
+  thread_local uint32_t spins = 0;
   const uint64_t begin = now_ns();
-  uint64_t next_yield = begin + kYieldAfterNs;
+  const bool soon = yield_soon && ++spins % kProbe != 0;
+  uint64_t next_yield = begin + (soon ? kYieldSoonNs : kYieldAfterNs);
+  uint32_t yields = 0;
   for (uint32_t i = 1;; ++i) {
-    if (queue && queue->incoming.load(std::memory_order_relaxed) > Queue::kDead) return Spin::kQueue;
-    if (any_work()) return Spin::kWork;
+    const bool queued = queue && queue->incoming.load(std::memory_order_relaxed) > Queue::kDead;
+    if (queued || any_work()) {
+      yield_soon = yields == 1 || yields == 2;
+      return queued ? Spin::kQueue : Spin::kWork;
+    }
     pause();
-    if (i % 32) continue;
+    if (i % (soon ? 2 : 8)) continue;
     if (stopping_.load(std::memory_order_relaxed)) return Spin::kEnough;
     const Counts c = split(counts_.load());
     const uint64_t now = now_ns();
     if (now - begin > kSpinNs || busy(c) + c.spinning > cores_) return Spin::kEnough;
     if (now >= next_yield) {
       sched_yield();
-      next_yield = now + kYieldAfterNs / 4;
+      ++yields;
+      next_yield = now + (soon ? kYieldSoonNs : kYieldAfterNs / 4);
     }
   }
 }
