@@ -10,7 +10,7 @@ using graph::InputKind;
 using graph::kNone;
 using graph::Origin;
 
-static constexpr int64_t kMaxLayers = 4096;
+static constexpr int64_t kMaxLayers = 1024;
 
 Builder::Builder(const Template& t, const JsonNode& config, const std::string& file)
     : t_(t), file_(file), scalars_(t, config, file), evaluator_(*this) {

@@ -18,12 +18,12 @@ using graph::Value;
 
 const std::vector<std::string>& flow_functions() {
   static const std::vector<std::string> names = {
-      "linear",     "heads",       "merge",     "split",   "part",     "pick",     "reshape",
-      "permute",    "expand",      "append",    "entries", "state",    "source",   "attention",
-      "rope",       "rope_freqs",  "neg",       "log",     "rsqrt",    "tanh",     "sigmoid",
-      "silu",       "gelu_erf",    "gelu_tanh", "relu",    "softplus", "sin",      "cos",
-      "reciprocal", "square",      "maximum",   "minimum", "cast_to",  "constant", "cache_positions",
-      "cache_rows", "cache_slots", "contiguous"};
+      "linear",     "heads",       "merge",       "split",         "part",      "pick",     "reshape",
+      "permute",    "expand",      "append",      "entries",       "state",     "source",   "attention",
+      "rope",       "rope_freqs",  "neg",         "log",           "rsqrt",     "tanh",     "sigmoid",
+      "silu",       "gelu_erf",    "gelu_tanh",   "relu",          "softplus",  "sin",      "cos",
+      "reciprocal", "square",      "maximum",     "minimum",       "cast_to",   "constant", "cache_positions",
+      "cache_rows", "cache_slots", "cache_table", "cache_lengths", "contiguous"};
   return names;
 }
 
@@ -144,7 +144,7 @@ Val Builder::emit(OpCall call, const Expr& at) {
     for (StateGroup& g : groups_)
       for (size_t c = 0; c < g.states.size(); ++c)
         if (program_.states[g.states[c]].value == program_.root(id)) g.current[c] = id;
-    results.push_back(Val(TensorRef{id}));
+    if (call.outputs.empty()) results.push_back(Val(TensorRef{id}));
   }
   for (size_t i = 0; i < call.outputs.size(); ++i) {
     Value v;

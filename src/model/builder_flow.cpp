@@ -220,13 +220,16 @@ Val Builder::flow_call(const std::string& fn, const Args& args, const Expr& at, 
     for (const Id id : g.current) out.push_back(Val(TensorRef{id}));
     return out.size() == 1 ? out[0] : Val(std::move(out));
   }
-  if (fn == "cache_positions" || fn == "cache_rows" || fn == "cache_slots") {
+  static const std::pair<const char*, InputKind> per_cache[] = {{"cache_positions", InputKind::CachePositions},
+                                                                {"cache_rows", InputKind::CacheRows},
+                                                                {"cache_slots", InputKind::CacheSlots},
+                                                                {"cache_table", InputKind::CacheTable},
+                                                                {"cache_lengths", InputKind::CacheLengths}};
+  for (const auto& [name, kind] : per_cache) {
+    if (fn != name) continue;
     const StateGroup& g = group(FlowArgs(args, {"state"}, at, fn).need("state"), at);
     if (g.cache == kNone) fault(at, fmt::format("{} has no entries per token", g.name));
-    return Val(TensorRef{add_input(fn == "cache_positions" ? InputKind::CachePositions
-                                   : fn == "cache_rows"    ? InputKind::CacheRows
-                                                           : InputKind::CacheSlots,
-                                   g.cache)});
+    return Val(TensorRef{add_input(kind, g.cache)});
   }
   if (fn == "cast_to") {
     const FlowArgs a(args, {"x", "type"}, at, fn);

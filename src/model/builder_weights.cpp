@@ -215,7 +215,12 @@ Val Builder::add_weight(const WeightDecl& decl) {
     int64_t start = 0;
     for (auto& [shape, blocks] : parts) {
       for (graph::Block& b : blocks) {
-        if (blocks.size() != 1 || b.shape != shape) fault(at, "concat of stacked or reshaped tensors");
+        if (axis == 0) {  // rows follow each other, whatever a part is made of
+          b.dst_offset += start * strides[0];
+          continue;
+        }
+        if (blocks.size() != 1 || b.shape != shape)
+          fault(at, "concat of stacked or reshaped tensors along another axis than 0");
         b.dst_strides = strides, b.dst_offset = start * strides[axis];
       }
       start += shape[axis];
@@ -266,7 +271,12 @@ Builder::Id Builder::add_cache(int64_t cap, int64_t every) {
 void Builder::add_state(const Named& decl) {
   static const char* const paged[] = {"kv", "latent", "index", "pool"};
   static const char* const fixed[] = {"conv", "recurrent", "open", "int"};
-  const Expr& e = *decl.expr;
+  const bool conditional = decl.expr->op == Op::If;  // kind(..) if condition else null
+  if (conditional && !evaluator_.truth(*decl.expr->kids[1])) {
+    frame().names[decl.name] = Val();
+    return;
+  }
+  const Expr& e = conditional ? *decl.expr->kids[0] : *decl.expr;
   const std::string kind = e.kids[0]->name;
   const bool is_paged = std::find(std::begin(paged), std::end(paged), kind) != std::end(paged);
   if (!is_paged && std::find(std::begin(fixed), std::end(fixed), kind) == std::end(fixed))

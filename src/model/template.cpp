@@ -400,7 +400,7 @@ class Loader {
       w.source = t.shape->source;
       return w;
     }
-    only(j, file, place, {"concat", "of", "then", "if", "tp", "type"});
+    only(j, file, place, {"concat", "of", "then", "if", "tp", "type", "about"});
     const JsonNode *axis = j.find("concat"), *of = j.find("of");
     if (!axis || !axis->is(T::Int) || axis->integer < 0 || !of || !of->is(T::Array) || of->items.empty())
       bad(file, j, place, "a weight of several tensors needs concat (an axis) and of (a list)");

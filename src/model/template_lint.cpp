@@ -125,9 +125,13 @@ class Linter {
     flow(b.flow, fixed, local, place);
   }
   void state(const Named& s, const Names& local) {
-    if (s.expr->op != Op::Call || s.expr->kids[0]->op != Op::Name)
-      fault(*s.expr, "expected kind(component=[extents], ...)");
-    for (size_t i = 1; i < s.expr->kids.size(); ++i) check(*s.expr->kids[i], local);
+    const bool conditional = s.expr->op == Op::If;
+    const Expr& e = conditional ? *s.expr->kids[0] : *s.expr;
+    const bool otherwise_null = !conditional || (s.expr->kids[2]->op == Op::Literal && s.expr->kids[2]->literal.null());
+    if (e.op != Op::Call || e.kids[0]->op != Op::Name || !otherwise_null)
+      fault(e, "expected kind(component=[extents], ...), perhaps with: if condition else null");
+    if (conditional) check(*s.expr->kids[1], local);
+    for (size_t k = 1; k < e.kids.size(); ++k) check(*e.kids[k], local);
   }
   void weight(const WeightDecl& w, const Names& local) {
     if (w.condition) check(*w.condition, local);
