@@ -285,13 +285,23 @@ void Scalars::role(const KeyEntry& k, const Val& v) {
 
 // One struct for every kind, or an object with one per kind.
 Val Scalars::read_kinds(const KeyEntry& k, const StructDef& s, const JsonNode& j, const std::string& path) {
-  bool per_kind = !j.members.empty();
-  for (const auto& [name, value] : j.members)
-    per_kind &= value.is(T::Object) && std::find(k.kinds.begin(), k.kinds.end(), name) != k.kinds.end();
+  const auto is_kind = [&](const std::string& name) {
+    return std::find(k.kinds.begin(), k.kinds.end(), name) != k.kinds.end();
+  };
+  const bool per_kind =
+      std::any_of(j.members.begin(), j.members.end(), [&](const auto& m) { return is_kind(m.first); });
+  for (const auto& [name, value] : j.members) {
+    if (!per_kind) break;
+    if (!is_kind(name))
+      bad(path + "." + name,
+          "unknown key: the template neither reads it nor lists it as inert, so the result might be wrong");
+    if (!value.is(T::Object)) bad(path + "." + name, fmt::format("expected an object, got {}", brief(value)));
+  }
   Map out;
   for (const std::string& kind : k.kinds) {
     const JsonNode* own = per_kind ? j.find(kind) : &j;
-    if (own) out.emplace_back(kind, read_struct(s, *own, per_kind ? path + "." + kind : path));
+    if (!own) bad(path + "." + kind, "the key is missing, and the template has no default for it");
+    out.emplace_back(kind, read_struct(s, *own, per_kind ? path + "." + kind : path));
   }
   return Val(std::move(out));
 }
