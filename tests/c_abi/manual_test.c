@@ -1,0 +1,282 @@
+/* The stream engine against a backend that runs, fails, refuses and vanishes on demand, and whose memory the host cannot
+ * touch. */
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "devices.h"
+
+static struct {
+  dgpuBackend_t backend;
+  dgpuDevice_t device;
+  void* code;
+  int (*run)(int);
+  int (*waiting)(void);
+  void (*run_at_once)(int);
+  void (*fail_next)(dgpuStatus_t);
+  void (*refuse_next)(dgpuStatus_t);
+  void (*lose)(const char*);
+  void (*drop)(void);
+  int (*live_queues)(void);
+  int (*live_blocks)(void);
+  int (*resets)(void);
+} manual;
+
+#define FIND(name) *(void**)&manual.name = dlsym(manual.code, "manual_" #name)
+
+static int load_manual(void** state) {
+  char path[512];
+  uint32_t count = 0;
+  snprintf(path, sizeof(path), "%s/manual.so", need_env("DGPU_TEST_PLUGINS"));
+  if (setup_devices(state)) return -1;
+  OK(dgpuBackendLoad(path, &manual.backend));
+  OK(dgpuDeviceCount(&count));
+  OK(dgpuDeviceGet(count - 1, &manual.device));
+  manual.code = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  assert_non_null(manual.code);
+  FIND(run);
+  FIND(waiting);
+  FIND(run_at_once);
+  FIND(fail_next);
+  FIND(refuse_next);
+  FIND(lose);
+  FIND(drop);
+  FIND(live_queues);
+  FIND(live_blocks);
+  FIND(resets);
+  return 0;
+}
+
+/* Everything that was made on the device is given back, whatever went wrong on it. */
+static int shut_down(void** state) {
+  (void)state;
+  OK(dgpuShutdown());
+  assert_int_equal(manual.live_queues(), 0);
+  assert_int_equal(manual.live_blocks(), 0);
+  dlclose(manual.code);
+  return 0;
+}
+
+static dgpuStatus_t keep_status(dgpuStatus_t status, void* user) {
+  atomic_store((atomic_int*)user, status);
+  return DGPU_STATUS_SUCCESS;
+}
+
+static void failures_carry_their_record(void** state) {
+  dgpuContext_t context = context_of(manual.device);
+  dgpuStream_t stream = stream_on(context, manual.device);
+  dgpuAddr_t memory = 0;
+  dgpuTimeline_t timeline = NULL;
+  OK(dgpuStreamGetTimeline(stream, &timeline));
+  OK(dgpuMemAlloc(context, manual.device, 64, &memory));
+  for (int i = 0; i < 5; ++i) OK(dgpuMemFillAsync(stream, memory, 1, 1, 64));
+  assert_int_equal(manual.waiting(), 5);
+  CHECK(DGPU_STATUS_NOT_READY, dgpuStreamQuery(stream));
+  assert_int_equal(manual.run(2), 2);
+  manual.fail_next(DGPU_STATUS_COMMAND_FAILED);
+  assert_int_equal(manual.run(3), 3);
+  CHECK(DGPU_STATUS_COMMAND_FAILED, dgpuStreamSynchronize(stream, LONG_TIME));
+  MESSAGE("the manual device stumbled");
+  const dgpuErrorInfo info = last_error();
+  assert_int_equal(info.value, 3);
+  assert_int_equal(info.native_code, 42);
+  assert_string_equal(info.function, "dgpuMemFillAsync");
+  assert_string_equal(info.backend, "manual");
+  OK(dgpuTimelineQuery(timeline, 2));
+  for (uint64_t v = 3; v <= 5; ++v) CHECK(DGPU_STATUS_COMMAND_FAILED, dgpuTimelineQuery(timeline, v));
+  const int resets = manual.resets();
+  OK(dgpuStreamReset(stream, LONG_TIME));
+  assert_int_equal(manual.resets(), resets + 1);
+  OK(dgpuMemFillAsync(stream, memory, 1, 1, 64));
+  assert_int_equal(manual.run(100), 1);
+  OK(dgpuStreamSynchronize(stream, LONG_TIME));
+  CHECK(DGPU_STATUS_COMMAND_FAILED, dgpuTimelineQuery(timeline, 4));
+  OK(dgpuContextDestroy(context));
+}
+
+static void a_refused_submit_fails_the_stream(void** state) {
+  dgpuContext_t context = context_of(manual.device);
+  dgpuStream_t stream = stream_on(context, manual.device);
+  dgpuAddr_t memory = 0;
+  OK(dgpuMemAlloc(context, manual.device, 64, &memory));
+  manual.refuse_next(DGPU_STATUS_OUT_OF_HOST_MEMORY);
+  OK(dgpuMemFillAsync(stream, memory, 1, 1, 64)); /* the command fails, not the call */
+  CHECK(DGPU_STATUS_OUT_OF_HOST_MEMORY, dgpuStreamSynchronize(stream, LONG_TIME));
+  MESSAGE("nothing today");
+  OK(dgpuStreamReset(stream, LONG_TIME));
+  OK(dgpuMemFillAsync(stream, memory, 1, 1, 64));
+  assert_int_equal(manual.run(100), 1);
+  OK(dgpuStreamSynchronize(stream, LONG_TIME));
+  OK(dgpuContextDestroy(context));
+}
+
+static void held_back_commands_stay_in_the_core(void** state) {
+  dgpuContext_t context = context_of_two(manual.device, cpu_device(0));
+  dgpuStream_t stream = stream_on(context, manual.device), other = stream_on(context, cpu_device(0));
+  dgpuTimeline_t gate = NULL;
+  dgpuEvent_t event = NULL;
+  dgpuAddr_t memory = 0, there = 0;
+  unsigned char byte = 0;
+  OK(dgpuTimelineCreate(context, 0, &gate));
+  OK(dgpuEventCreate(context, 0, &event));
+  OK(dgpuMemAlloc(context, manual.device, 64, &memory));
+  OK(dgpuMemAlloc(context, cpu_device(0), 64, &there));
+  OK(dgpuMemFillAsync(stream, memory, 1, 1, 64));
+  OK(dgpuStreamWaitTimeline(stream, gate, 1));
+  OK(dgpuMemFillAsync(stream, memory, 2, 1, 64));
+  OK(dgpuEventRecord(event, stream));
+  OK(dgpuStreamWaitEvent(other, event));
+  OK(dgpuMemFillAsync(other, there, 3, 1, 64));
+  OK(dgpuMemCopyToHostAsync(other, &byte, there, 1));
+  assert_int_equal(manual.waiting(), 1);
+  OK(dgpuTimelineSignal(gate, 1));
+  assert_int_equal(manual.waiting(), 2); /* in order on one queue: no need to wait for the first */
+  assert_int_equal(manual.run(1), 1);
+  CHECK(DGPU_STATUS_TIMEOUT, dgpuStreamSynchronize(other, 10000000));
+  assert_int_equal(byte, 0);
+  assert_int_equal(manual.run(1), 1);
+  OK(dgpuStreamSynchronize(other, LONG_TIME));
+  assert_int_equal(byte, 3);
+  OK(dgpuContextDestroy(context));
+}
+
+static void frees_wait_for_the_device(void** state) {
+  dgpuContext_t context = context_of(manual.device);
+  dgpuStream_t stream = stream_on(context, manual.device);
+  dgpuMemStats stats = DGPU_MEM_STATS_INIT;
+  dgpuAddr_t a = 0, b = 0;
+  OK(dgpuMemAlloc(context, manual.device, 1 << 20, &a));
+  OK(dgpuMemAllocAsync(stream, 1 << 20, &b));
+  OK(dgpuMemFillAsync(stream, a, 1, 1, 1 << 20));
+  OK(dgpuMemFree(context, a));
+  OK(dgpuMemFreeAsync(stream, b));
+  OK(dgpuMemTrim(context, manual.device, 0)); /* must not take what the device still writes */
+  OK(dgpuMemGetStats(context, manual.device, &stats));
+  assert_int_equal(stats.used_bytes, 0);
+  assert_int_equal(stats.pending_bytes, 2 << 20);
+  assert_true(stats.reserved_bytes >= 2 << 20);
+  assert_int_equal(manual.run(100), 1);
+  OK(dgpuStreamSynchronize(stream, LONG_TIME));
+  OK(dgpuMemTrim(context, manual.device, 0));
+  OK(dgpuMemGetStats(context, manual.device, &stats));
+  assert_int_equal(stats.pending_bytes, 0);
+  assert_int_equal(stats.reserved_bytes, 0);
+  assert_int_equal(manual.live_blocks(), 0);
+  OK(dgpuContextDestroy(context));
+}
+
+/* Neither backend can reach the other's memory, nor the host the manual one's. */
+static void copies_are_staged_through_the_host(void** state) {
+  enum { kBytes = 9 << 20, kRows = 33, kPitch = 300 }; /* more than two stages */
+  dgpuContext_t context = context_of_two(manual.device, cpu_device(0));
+  dgpuAddr_t here = 0, there = 0;
+  dgpuMemInfo info = DGPU_MEM_INFO_INIT;
+  static unsigned char in[kBytes], out[kBytes];
+  manual.run_at_once(1);
+  for (size_t i = 0; i < kBytes; ++i) in[i] = (unsigned char)((i * 2654435761u) >> 11);
+  OK(dgpuMemAlloc(context, manual.device, kBytes, &here));
+  OK(dgpuMemAlloc(context, cpu_device(0), kBytes, &there));
+  OK(dgpuMemGetInfo(context, here, &info));
+  assert_null(info.host_pointer);
+  for (int turn = 0; turn < 2; ++turn) {
+    dgpuStream_t stream = stream_on(context, turn ? manual.device : cpu_device(0));
+    memset(out, 0, kBytes);
+    OK(dgpuMemFillAsync(stream, here, 0x11, 1, kBytes));
+    OK(dgpuMemFillAsync(stream, there, 0x22, 1, kBytes));
+    OK(dgpuMemCopyFromHostAsync(stream, there, in, kBytes));
+    OK(dgpuMemCopyAsync(stream, here + 1, there, kBytes - 1));
+    OK(dgpuMemFillAsync(stream, there, 0x33, 1, kBytes));
+    OK(dgpuMemCopyAsync(stream, there, here, kBytes));
+    OK(dgpuMemCopyToHostAsync(stream, out, there, kBytes));
+    OK(dgpuStreamSynchronize(stream, LONG_TIME));
+    assert_int_equal(out[0], 0x11);
+    assert_memory_equal(out + 1, in, kBytes - 1);
+    OK(dgpuMemFillAsync(stream, here, 0, 1, kBytes));
+    OK(dgpuMemCopy2DAsync(stream, here + 7, kPitch, there + 1, 256, 200, kRows));
+    OK(dgpuMemCopyToHostAsync(stream, out, here, kRows * kPitch));
+    OK(dgpuStreamSynchronize(stream, LONG_TIME));
+    for (size_t row = 0; row < kRows - 1; ++row) {
+      assert_memory_equal(out + 7 + row * kPitch, in + row * 256, 200);
+      assert_int_equal(out[7 + row * kPitch + 200], 0);
+    }
+    OK(dgpuStreamDestroy(stream));
+  }
+  manual.run_at_once(0);
+  OK(dgpuContextDestroy(context));
+}
+
+static void a_failing_staged_copy_fails_its_stream(void** state) {
+  dgpuContext_t context = context_of_two(manual.device, cpu_device(0));
+  dgpuStream_t stream = stream_on(context, cpu_device(0));
+  dgpuAddr_t here = 0, there = 0;
+  manual.run_at_once(1);
+  OK(dgpuMemAlloc(context, manual.device, 64, &here));
+  OK(dgpuMemAlloc(context, cpu_device(0), 64, &there));
+  manual.fail_next(DGPU_STATUS_COMMAND_FAILED);
+  OK(dgpuMemCopyAsync(stream, there, here, 64));
+  CHECK(DGPU_STATUS_COMMAND_FAILED, dgpuStreamSynchronize(stream, LONG_TIME));
+  MESSAGE("stumbled");
+  OK(dgpuStreamReset(stream, LONG_TIME));
+  OK(dgpuMemCopyAsync(stream, there, here, 64));
+  OK(dgpuStreamSynchronize(stream, LONG_TIME));
+  manual.run_at_once(0);
+  OK(dgpuContextDestroy(context));
+}
+
+static void a_lost_device_fails_everything_at_once(void** state) {
+  dgpuContext_t context = context_of_two(manual.device, cpu_device(0));
+  dgpuStream_t stream = stream_on(context, manual.device), healthy = stream_on(context, cpu_device(0));
+  dgpuStream_t none = NULL;
+  dgpuEvent_t event = NULL;
+  dgpuAddr_t memory = 0, other = 0, more = 0;
+  dgpuMemStats stats = DGPU_MEM_STATS_INIT;
+  atomic_int told = 1;
+  OK(dgpuEventCreate(context, 0, &event));
+  OK(dgpuMemAlloc(context, manual.device, 4096, &memory));
+  OK(dgpuMemAlloc(context, cpu_device(0), 4096, &other));
+  for (int i = 0; i < 3; ++i) OK(dgpuMemFillAsync(stream, memory, 1, 1, 4096));
+  OK(dgpuStreamHostCallback(stream, keep_status, &told));
+  OK(dgpuEventRecord(event, stream));
+  OK(dgpuStreamWaitEvent(healthy, event));
+  assert_int_equal(manual.run(1), 1);
+  manual.lose("the bus is on fire");
+  CHECK(DGPU_STATUS_DEVICE_LOST, dgpuStreamSynchronize(stream, LONG_TIME)); /* two commands are still out */
+  MESSAGE("the bus is on fire");
+  CHECK(DGPU_STATUS_DEVICE_LOST, dgpuEventSynchronize(event, LONG_TIME));
+  CHECK(DGPU_STATUS_DEVICE_LOST, dgpuStreamSynchronize(healthy, LONG_TIME));
+  while (atomic_load(&told) == 1) usleep(100);
+  assert_int_equal(atomic_load(&told), DGPU_STATUS_DEVICE_LOST);
+  CHECK(DGPU_STATUS_DEVICE_LOST, dgpuMemFillAsync(stream, memory, 1, 1, 64));
+  CHECK(DGPU_STATUS_DEVICE_LOST, dgpuStreamReset(stream, LONG_TIME));
+  CHECK(DGPU_STATUS_DEVICE_LOST, dgpuMemAlloc(context, manual.device, 64, &more));
+  CHECK(DGPU_STATUS_DEVICE_LOST, dgpuStreamCreate(context, manual.device, NULL, &none));
+  OK(dgpuEventRecord(event, stream));
+  CHECK(DGPU_STATUS_DEVICE_LOST, dgpuEventQuery(event));
+  /* Memory that it may still write is not given away. */
+  OK(dgpuMemFree(context, memory));
+  OK(dgpuMemTrim(context, manual.device, 0));
+  OK(dgpuMemGetStats(context, manual.device, &stats));
+  assert_int_equal(stats.pending_bytes, 4096);
+  assert_int_equal(manual.live_blocks(), 1);
+  /* The rest of the context lives on. */
+  OK(dgpuStreamReset(healthy, LONG_TIME));
+  OK(dgpuMemFillAsync(healthy, other, 1, 1, 4096));
+  OK(dgpuStreamSynchronize(healthy, LONG_TIME));
+  /* One late report, one that never comes. */
+  assert_int_equal(manual.run(1), 1);
+  manual.drop();
+  OK(dgpuContextDestroy(context));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(failures_carry_their_record),
+      cmocka_unit_test(a_refused_submit_fails_the_stream),
+      cmocka_unit_test(held_back_commands_stay_in_the_core),
+      cmocka_unit_test(frees_wait_for_the_device),
+      cmocka_unit_test(copies_are_staged_through_the_host),
+      cmocka_unit_test(a_failing_staged_copy_fails_its_stream),
+      cmocka_unit_test(a_lost_device_fails_everything_at_once), /* last: the device does not come back */
+  };
+  return cmocka_run_group_tests(tests, load_manual, shut_down);
+}
