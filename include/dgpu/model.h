@@ -121,10 +121,11 @@ typedef struct dgpuStep {
 } dgpuStep;
 #define DGPU_STEP_INIT {sizeof(dgpuStep), 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
-/* Submits one step. Steps of one session run in submission order; the session's outputs (logits, taps) belong to the
- * last one and are overwritten by the next. If some sequences cannot take part the others proceed and the call
- * returns SUCCESS with the reasons in `statuses`; if `statuses` is null the call fails instead and nothing runs. Rows
- * of left-out sequences are left out of the logits. CAPACITY if the whole exceeds the session's limits. */
+/* Submits one step; waits for room only while four steps are under way or the stream's queue is full. Steps of one
+ * session run in submission order; the session's outputs (logits, taps) belong to the last one and are overwritten by
+ * the next. If some sequences cannot take part the others proceed and the call returns SUCCESS with the reasons in
+ * `statuses`; if `statuses` is null the call fails instead and nothing runs. Rows of left-out sequences are left out of
+ * the logits. CAPACITY if the whole exceeds the session's limits. */
 DGPU_API dgpuStatus_t dgpuSessionStep(dgpuSession_t session, dgpuStream_t stream, const dgpuStep *step);
 /* Logits of the last step: f32 [rows, vocab] on the device, valid until the next step. */
 DGPU_API dgpuStatus_t dgpuSessionGetLogits(dgpuSession_t session, dgpuTensorDesc *out_desc, dgpuAddr_t *out_address);

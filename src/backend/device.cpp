@@ -54,6 +54,10 @@ void Device::metric(uint32_t id, dgpuMetric& out) {
     out.absent = DGPU_ABSENT_DEVICE_LOST;
     return;
   }
+  if (id == DGPU_METRIC_COMMANDS) {
+    out.value = static_cast<double>(commands_.load(std::memory_order_relaxed));
+    return;
+  }
   if (backend_.registry().core_metric(*this, id, out)) return;
   if (table().telemetry.metric) {
     const Status status = table().telemetry.metric(backend_.instance(), index_, id, &out);

@@ -63,6 +63,8 @@ class Device final : public Object {
   }
   // Metric from the core or the backend; absent with a reason otherwise.
   void metric(uint32_t id, dgpuMetric& out);
+  // Commands of this process that retired on the device, DGPU_METRIC_COMMANDS.
+  void count_commands(uint64_t retired) { commands_.fetch_add(retired, std::memory_order_relaxed); }
   // Link to another device, which may belong to another backend.
   Status link(Device& to, dgpuLinkInfo& out);
   // Registry only: nobody uses it any more. drop_state destroys room state, close also closes the backend's device.
@@ -76,6 +78,7 @@ class Device final : public Object {
   std::mutex open_mutex_;
   std::atomic<dgpuBackendDevice*> opened_{nullptr};
   std::atomic<bool> lost_{false};
+  std::atomic<uint64_t> commands_{0};
   States<Device, DeviceState> states_;
 };
 

@@ -119,6 +119,7 @@ bool Stream::retire_ready(uint64_t submitted) {
     ++value;
   }
   if (value == retired_) return false;
+  device_.count_commands(value - retired_);
   retired_ = value;
   timeline_->retire(value);
   return true;
