@@ -24,10 +24,15 @@ TEST_P(ExecutorTest, EveryChunkRunsOnceAndPhasesFollowEachOther) {
   std::vector<std::vector<std::atomic<int>>> runs;
   for (const uint32_t n : kernel.chunk_counts) runs.emplace_back(n);
   std::atomic<bool> early{false};
+  std::vector<std::atomic<uint32_t>> finished(kernel.chunk_counts.size());
   kernel.body = [&](uint32_t phase, uint32_t chunk, const Args&) {
     if (phase)
       for (auto& run : runs[phase - 1]) early = early || run.load() != 1;
+    // With several threads the first chunk of a phase ends last, so that a thread runs out of chunks before the end.
+    if (GetParam() > 1 && chunk == 0)
+      while (finished[phase] + 1 < kernel.chunk_counts[phase]) std::this_thread::yield();
     ++runs[phase][chunk];
+    ++finished[phase];
     return DGPU_STATUS_SUCCESS;
   };
   stream.run(&kernel);
@@ -62,6 +67,22 @@ TEST_P(ExecutorTest, CommandsOfAQueueRunInOrderAndAreReportedInOrder) {
     last = report.value;
   }
   EXPECT_EQ(last, stream.value());
+}
+
+// Chunks so short that a thread which opened a phase may find the queue several phases or commands further on.
+TEST_P(ExecutorTest, ShortPhasesOfManyCommandsRunEachChunkOnce) {
+  constexpr uint32_t kCommands = 40'000;
+  std::vector<TestStream*> streams;
+  for (uint32_t i = 0; i < 8; ++i) streams.push_back(&make_stream(core, core.open(i)));
+  std::atomic<uint32_t> counts[3]{};
+  TestKernel kernel;
+  kernel.chunk_counts = {4, 3, 2};
+  kernel.body = [&](uint32_t phase, uint32_t, const Args&) { return ++counts[phase], DGPU_STATUS_SUCCESS; };
+  for (uint32_t i = 0; i < kCommands; ++i) streams[i % streams.size()]->run(&kernel);
+  for (auto& stream : streams) ASSERT_TRUE(stream->wait());
+  EXPECT_EQ(counts[0], 4 * kCommands);
+  EXPECT_EQ(counts[1], 3 * kCommands);
+  EXPECT_EQ(counts[2], 2 * kCommands);
 }
 
 TEST_P(ExecutorTest, BatchesKeepTheirOrder) {
@@ -117,6 +138,33 @@ TEST_P(ExecutorTest, FailureCancelsWhatFollowsUntilReset) {
   ASSERT_TRUE(stream.wait());
   EXPECT_EQ(stream.queue.outcome(after), DGPU_STATUS_SUCCESS);
   EXPECT_EQ(ran, 1);
+}
+
+// Of several failing chunks the lowest is reported, whichever thread is first.
+TEST_P(ExecutorTest, TheLowestFailingChunkIsReported) {
+  if (GetParam() == 1) GTEST_SKIP() << "one thread runs the chunks in order and stops at the first that fails";
+  TestStream& stream = make_stream(core, core.open(0));
+  for (const uint32_t late : {20u, 21u}) {
+    TestKernel kernel;
+    std::atomic<bool> other_failed{false}, late_entered{false};
+    kernel.chunk_counts = {50};
+    kernel.body = [&](uint32_t, uint32_t chunk, const Args&) {
+      if (chunk != 20 && chunk != 21) return static_cast<dgpuStatus_t>(DGPU_STATUS_SUCCESS);
+      if (chunk != late) {
+        while (!late_entered) std::this_thread::yield();  // or the late one would not be claimed at all
+        other_failed = true;
+      } else {
+        late_entered = true;
+        while (!other_failed) std::this_thread::yield();
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // likely after the other's record; either is right
+      }
+      return kit::fail(DGPU_STATUS_DATA_OUT_OF_RANGE, "chunk " + std::to_string(chunk));
+    };
+    stream.run(&kernel);
+    ASSERT_TRUE(stream.wait());
+    EXPECT_EQ(stream.queue.reports().back().message, "chunk 20") << "chunk " << late << " was late";
+    core.table().queue->reset(stream.handle());
+  }
 }
 
 TEST_P(ExecutorTest, ExceptionsBecomeStatuses) {

@@ -89,18 +89,22 @@ bool Executor::begin(Queue& queue, Turn& turn) {
 
 // Runs the phases from `phase` on. True if the command was finished here: the queue is still owned.
 bool Executor::run_phases(Queue& queue, Turn& turn, uint32_t phase) {
-  const Task& task = *queue.slot.task();
+  const Task* task = queue.slot.task();
   const auto failed = [&] { return queue.error_status.load(std::memory_order_acquire) < 0; };
-  for (; !failed() && phase < task.phases(); ++phase) {
-    const uint32_t chunks = chunks_of(queue, task, phase);
-    const uint32_t done = run_alone(queue, turn, task, phase, chunks);
+  for (; !failed() && phase < task->phases(); ++phase) {
+    const uint32_t chunks = chunks_of(queue, *task, phase);
+    const uint32_t done = run_alone(queue, turn, *task, phase, chunks);
     if (done == chunks || failed()) continue;
     queue.phase = phase;
     queue.remaining.store(chunks - done, std::memory_order_relaxed);
-    queue.claims.open(done, chunks, task.user());
+    queue.claims.open(done, chunks, task->user());
     open_.add(queue.index);
     if (chunks - done > 1) wake(chunks - done - 1);
     if (!run_claimed(queue, turn, claim(queue, turn.mode == Mode::kWorker))) return false;
+    // Others may have finished the phase before this thread claimed anything, and gone on: what it claimed, and now
+    // owns, is whatever is current.
+    phase = queue.phase;
+    task = queue.slot.task();
   }
   finish(queue, queue.error_status.load(std::memory_order_acquire));
   return true;
