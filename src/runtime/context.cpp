@@ -48,7 +48,7 @@ Status Context::create(std::vector<Ref<backend::Device>> devices, uint32_t flags
 }
 
 Context::~Context() {
-  memory_.reset();
+  delete memory_.exchange(nullptr);
   runtime_.remove_context(this);
 }
 

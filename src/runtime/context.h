@@ -41,8 +41,8 @@ class Context final : public Object {
   HandleScope* scope() const { return scope_.get(); }
   void invalidated() override { scope_->invalidate(); }
 
-  ContextMemory* memory() const { return memory_.get(); }
-  void set_memory(std::unique_ptr<ContextMemory> memory) { memory_ = std::move(memory); }
+  ContextMemory* memory() const { return memory_.load(std::memory_order_acquire); }
+  void set_memory(std::unique_ptr<ContextMemory> memory) { memory_.store(memory.release(), std::memory_order_release); }
 
   // Living streams; references keep them from going.
   std::vector<Ref<Stream>> streams() const;
@@ -75,8 +75,8 @@ class Context final : public Object {
   const std::vector<Ref<backend::Device>> devices_;
   const uint32_t flags_;
   const Ref<HandleScope> scope_ = HandleScope::create();
-  std::unique_ptr<ContextMemory> memory_;
-  mutable std::mutex mutex_;  // the lists; a stream's submit lock may be taken inside
+  std::atomic<ContextMemory*> memory_{nullptr};  // owned; set while other threads already find the context in the list
+  mutable std::mutex mutex_;                     // the lists; a stream's submit lock may be taken inside
   Stream* streams_ = nullptr;
   Timeline* timelines_ = nullptr;
   std::atomic<int32_t> interrupted_{0};

@@ -1,6 +1,7 @@
 /* Library life time: reference counting, order of calls, growth, fork. */
 #include <malloc.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -161,9 +162,9 @@ static void a_forked_child_starts_anew(void** state) {
   OK(dgpuShutdown());
 }
 
-static volatile int stop_forking;
+static atomic_int stop_forking;
 static void* busy_calls(void* unused) {
-  while (!stop_forking) {
+  while (!atomic_load(&stop_forking)) {
     uint32_t count = 0;
     dgpuDevice_t device = NULL;
     dgpuDeviceInfo info = DGPU_DEVICE_INFO_INIT;
@@ -178,7 +179,7 @@ static void* busy_calls(void* unused) {
 static void fork_in_the_middle_of_calls(void** state) {
   pthread_t thread;
   OK(dgpuInit(NULL));
-  stop_forking = 0;
+  atomic_store(&stop_forking, 0);
   assert_int_equal(pthread_create(&thread, NULL, busy_calls, NULL), 0);
   for (int i = 0; i < 20; ++i) {
     fflush(NULL);
@@ -196,7 +197,7 @@ static void fork_in_the_middle_of_calls(void** state) {
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
   }
-  stop_forking = 1;
+  atomic_store(&stop_forking, 1);
   pthread_join(thread, NULL);
   OK(dgpuShutdown());
 }
