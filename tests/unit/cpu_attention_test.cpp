@@ -60,11 +60,9 @@ class Attention {
   void check(const std::string& what) {
     const int64_t tokens = op_["q"].desc.shape[0];
     double worst = 0;
-    std::vector<double> value(static_cast<size_t>(c_.dv)), size(value.size());
     for (int64_t t = 0; t < tokens; ++t) {
       for (int64_t h = 0; h < c_.heads; ++h) {
-        double lse = 0, lse_error = 0, relative = 0;
-        expected(t, h, value, size, &lse, &lse_error, &relative);
+        const auto& [value, size, lse, lse_error, relative] = row(t, h);
         for (int64_t e = 0; e < c_.dv; ++e) {
           const double want = value[static_cast<size_t>(e)], got = op_["out"].get({t, h, e});
           const double bound = relative * size[static_cast<size_t>(e)] +
@@ -257,9 +255,27 @@ class Attention {
     *relative = 2 * error + 2 * sums;
   }
 
+  struct Row {
+    std::vector<double> value, size;
+    double lse = 0, lse_error = 0, relative = 0;
+  };
+  // The f64 result of a row, computed once: the inputs stay.
+  const Row& row(int64_t t, int64_t h) {
+    const auto at = static_cast<size_t>(t * c_.heads + h);
+    if (rows_.size() <= at) rows_.resize(at + 1);
+    Row& r = rows_[at];
+    if (r.value.empty()) {
+      r.value.resize(static_cast<size_t>(c_.dv));
+      r.size.resize(r.value.size());
+      expected(t, h, r.value, r.size, &r.lse, &r.lse_error, &r.relative);
+    }
+    return r;
+  }
+
   Case c_;
   Op op_;
   std::mt19937 random_;
+  std::vector<Row> rows_;
 };
 
 std::vector<const attention::Kernels*> all_kernels() {
@@ -634,7 +650,7 @@ TEST(CpuAttention, Grid) {
   std::mt19937 random(7);
   const auto pick = [&](std::initializer_list<int> list) { return *(list.begin() + random() % list.size()); };
   const dgpuDtype_t types[] = {DGPU_DTYPE_F32, DGPU_DTYPE_BF16, DGPU_DTYPE_F16};
-  for (int n = 0; n < 60; ++n) {
+  for (int n = 0; n < 50; ++n) {
     Case c;
     c.seed = static_cast<unsigned>(n);
     const int sequences = pick({1, 2, 3});
