@@ -71,7 +71,7 @@ TEST_P(ExecutorTest, CommandsOfAQueueRunInOrderAndAreReportedInOrder) {
 
 // Chunks so short that a thread which opened a phase may find the queue several phases or commands further on.
 TEST_P(ExecutorTest, ShortPhasesOfManyCommandsRunEachChunkOnce) {
-  constexpr uint32_t kCommands = 40'000;
+  constexpr uint32_t kCommands = 200'000;
   std::vector<TestStream*> streams;
   for (uint32_t i = 0; i < 8; ++i) streams.push_back(&make_stream(core, core.open(i)));
   std::atomic<uint32_t> counts[3]{};
