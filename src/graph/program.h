@@ -18,8 +18,7 @@ using Id = uint32_t;  // index into Program::values (or nodes, weights ... where
 inline constexpr Id kNone = 0xffffffffu;
 inline constexpr int64_t kDense = -1;  // in Value::strides
 
-// ---- Symbols and dimensions
-// ------------------------------------------------------------------------------------------
+// ---- Symbols and dimensions ----------------------------------------------------------------------------------------
 
 enum class Base : uint8_t {
   Tokens,      // T: tokens of the step
@@ -49,8 +48,7 @@ struct Dim {
 inline bool operator==(const Dim& a, const Dim& b) { return a.value == b.value && a.symbol == b.symbol; }
 using Shape = std::vector<Dim>;
 
-// ---- Values
-// ----------------------------------------------------------------------------------------------------------
+// ---- Values --------------------------------------------------------------------------------------------------------
 
 enum class TypeRule : uint8_t {
   Activation,  // the session's compute type: f32, bf16 or f16
@@ -79,8 +77,7 @@ struct Value {
   bool is_view() const { return origin == Origin::View; }
 };
 
-// ---- Inputs
-// ----------------------------------------------------------------------------------------------------------
+// ---- Inputs --------------------------------------------------------------------------------------------------------
 
 enum class InputKind : uint8_t {
   Tokens,         // i32[T]    token ids
@@ -105,8 +102,7 @@ struct Input {
   Id value = kNone;
 };
 
-// ---- States
-// ----------------------------------------------------------------------------------------------------------
+// ---- States --------------------------------------------------------------------------------------------------------
 
 // Entries that are paged alike: states of one cache share table, slots and lengths.
 struct Cache {
@@ -128,8 +124,7 @@ struct State {
   Id value = kNone;
 };
 
-// ---- Weights
-// ---------------------------------------------------------------------------------------------------------
+// ---- Weights -------------------------------------------------------------------------------------------------------
 
 enum class TensorClass : uint8_t { Float, Integer };
 
@@ -170,8 +165,7 @@ struct Constant {
   Id value = kNone;
 };
 
-// ---- Nodes
-// -----------------------------------------------------------------------------------------------------------
+// ---- Nodes ---------------------------------------------------------------------------------------------------------
 
 struct Binding {
   std::string port;
@@ -206,8 +200,7 @@ struct Limit {
   int64_t value = 0;
 };
 
-// ---- Program
-// ---------------------------------------------------------------------------------------------------------
+// ---- Program -------------------------------------------------------------------------------------------------------
 
 struct Program {
   std::string family;                // template name

@@ -24,8 +24,7 @@ void Builder::bad_block(const Block& b, const std::string& message) const {
   throw Fault{DGPU_STATUS_INVALID_ARGUMENT, t_.file, fmt::format("{}: blocks.{}: {}", t_.file, b.name, message)};
 }
 
-// ---- Names
-// -----------------------------------------------------------------------------------------------------------
+// ---- Names ---------------------------------------------------------------------------------------------------------
 
 // Scalars of the template see neither the block that asks for them nor its variables.
 Val Builder::global_eval(const Expr& expr, int64_t layer) {
@@ -65,8 +64,7 @@ const std::vector<std::string>& flow_values() {
   return names;
 }
 
-// ---- Blocks
-// ----------------------------------------------------------------------------------------------------------
+// ---- Blocks --------------------------------------------------------------------------------------------------------
 
 static std::string without_dots(std::string s) {
   while (!s.empty() && s.back() == '.') s.pop_back();
@@ -139,8 +137,7 @@ void Builder::assign(const Statement& s, const Val& v, Id first_new, const Sourc
   }
 }
 
-// ---- The whole
-// -------------------------------------------------------------------------------------------------------
+// ---- The whole -----------------------------------------------------------------------------------------------------
 
 void Builder::meta() {
   program_.family = t_.name, program_.scope = t_.scope;

@@ -103,22 +103,52 @@ class Builder final : public Host {
   std::string shape_text(const graph::Shape& shape) const;
   dgpuTensorDesc nominal(const graph::Shape& shape, dgpuDtype_t dtype) const;
 
+  // builder_views.cpp
+  Val view_heads(const Args& args, const Expr& at);
+  Val view_merge(const Args& args, const Expr& at);
+  Val view_reshape(const Args& args, const Expr& at);
+  Val view_split(const Args& args, const Expr& at);
+  Val view_part(const Args& args, const Expr& at);
+  Val view_pick(const Args& args, const Expr& at);
+  Val view_permute(const Args& args, const Expr& at);
+  Val view_expand(const Args& args, const Expr& at);
+  Val dense_copy(const Args& args, const Expr& at);
+
   // builder_weights.cpp
+  struct WeightDraft;
+  struct StateDraft;
   Val add_weight(const WeightDecl& w);
+  Id checkpoint_tensor(const WeightDraft& d, const std::string& name, const std::vector<int64_t>& shape);
+  std::vector<int64_t> weight_shape(const Expr& expr);
+  void draft_part(WeightDraft& d, const WeightPart& part);
+  void join_parts(WeightDraft& d);
+  Val publish_weight(WeightDraft& d);
   void add_state(const Named& s);
+  StateDraft draft_state(const Expr& e);
+  void state_argument(StateDraft& d, const Expr& arg);
+  void add_component(StateGroup& g, const StateDraft& d, const std::string& name, std::vector<int64_t> entry);
   Id add_cache(int64_t cap, int64_t every);
 
-  // builder_calls.cpp
+  // builder_calls.cpp, builder_flow.cpp
   Val flow_call(const std::string& name, const Args& args, const Expr& at, bool& found);
-  Val view_call(const std::string& name, const Args& args, const Expr& at, bool& found);
-  Val constant(const Args& args, const Expr& at);
+  bool cache_call(const std::string& name, const Args& args, const Expr& at, Val& out);
   Val call_block(const Block& b, const Args& args, const Expr& at);
   Val call_operator(const std::string& name, const Args& args, const Expr& at);
   Val call_extern(const ExternDef& x, const Args& args, const Expr& at);
-  Val attention(const Args& args, const Expr& at);
-  Val append(const Args& args, const Expr& at);
-  Val rope(const Args& args, const Expr& at);
   Val linear(const Args& args, const Expr& at);
+  Val append(const Args& args, const Expr& at);
+  Val attention(const Args& args, const Expr& at);
+  Val rope(const Args& args, const Expr& at);
+  Val rope_freqs(const Args& args, const Expr& at);
+  Val source(const Args& args, const Expr& at);
+  Val state(const Args& args, const Expr& at);
+  Val entries(const Args& args, const Expr& at);
+  Val cast_to(const Args& args, const Expr& at);
+  Val constant(const Args& args, const Expr& at);
+  Val maximum(const Args& args, const Expr& at);
+  Val minimum(const Args& args, const Expr& at);
+  Val extreme(const std::string& fn, const Args& args, const Expr& at);
+  void add_source(OpCall& call, const Val& source, int64_t number, std::vector<int64_t> (&attrs)[3], const Expr& at);
   Val emit(OpCall call, const Expr& at);
   Val emit_unary(const std::string& fn, const Val& x, const Expr& at);
   Val emit_binary(const std::string& fn, const Val& a, const Val& b, const Expr& at);

@@ -55,8 +55,7 @@ Val Builder::call_block(const Block& b, const Args& args, const Expr& at) {
   return result.size() == 1 ? result[0] : Val(List(result.begin(), result.end()));
 }
 
-// ---- Emitting nodes
-// --------------------------------------------------------------------------------------------------
+// ---- Emitting nodes ------------------------------------------------------------------------------------------------
 
 static dgpuDtype_t fixed_type(const ops::PortSchema& row) {
   // A port that takes only f32 (or f64 in the reference), or only integers, decides the type.
@@ -159,8 +158,7 @@ Val Builder::emit(OpCall call, const Expr& at) {
   return results.size() == 1 ? results[0] : Val(std::move(results));
 }
 
-// ---- Attributes
-// ------------------------------------------------------------------------------------------------------
+// ---- Attributes ----------------------------------------------------------------------------------------------------
 
 std::string Builder::lambda_text(const Lambda& f, const Expr& at) {
   return to_text(f, [&](const Expr& name) { return evaluator_.eval(name); });
@@ -196,8 +194,7 @@ ops::AttrValue Builder::attribute(const Val& v, uint32_t type, const std::string
   return floats;
 }
 
-// ---- Operators
-// -------------------------------------------------------------------------------------------------------
+// ---- Operators -----------------------------------------------------------------------------------------------------
 
 static const Val* option(const Args& args, std::string_view name, std::string_view alias = "") {
   const Val* v = args.find(name);
@@ -345,8 +342,7 @@ Val Builder::binary(Op op, const Val& a, const Val& b, const Expr& at) {
   return Host::binary(op, a, b, at);
 }
 
-// ---- Fields, taps
-// ----------------------------------------------------------------------------------------------------
+// ---- Fields, taps --------------------------------------------------------------------------------------------------
 
 Val Builder::field(const Val& x, const std::string& name, const Expr& at) {
   if (const TensorRef* t = x.get<TensorRef>(); t && (name == "shape" || name == "rank")) {

@@ -1,59 +1,16 @@
-// Functions of dataflow that are not operators: views, states, and operators with the step's inputs filled in.
+// Functions of dataflow that are not operators: states, and operators with the step's inputs filled in.
 #include <algorithm>
 
 #include "model/builder.h"
+#include "model/flow_args.h"
 
 namespace dgpu::model {
 
-using graph::Dim;
 using graph::InputKind;
 using graph::kNone;
 using graph::Shape;
 
-// Arguments of a function by position or name, each at most once.
-class FlowArgs {
- public:
-  FlowArgs(const Args& args, std::vector<const char*> names, const Expr& at, const std::string& fn)
-      : args_(args), names_(std::move(names)), at_(at), fn_(fn) {
-    if (args.positional.size() > names_.size())
-      fault(at, fmt::format("{} takes at most {} arguments", fn, names_.size()));
-    for (const auto& [key, v] : args.named) {
-      const auto it = std::find(names_.begin(), names_.end(), key);
-      if (it == names_.end()) fault(at, fmt::format("{} has no argument {}", fn, key));
-      if (static_cast<size_t>(it - names_.begin()) < args.positional.size())
-        fault(at, fmt::format("{}: argument {} is given twice", fn, key));
-    }
-  }
-  const Val* find(const char* name) const {
-    const size_t i =
-        std::find_if(names_.begin(), names_.end(), [&](const char* n) { return std::string_view(n) == name; }) -
-        names_.begin();
-    const Val* v = i < args_.positional.size() ? &args_.positional[i] : args_.find(name);
-    return v && !v->null() ? v : nullptr;
-  }
-  const Val& need(const char* name) const {
-    const Val* v = find(name);
-    if (!v) fault(at_, fmt::format("{} needs {}", fn_, name));
-    return *v;
-  }
-  int64_t integer(const char* name) const {
-    const int64_t* i = need(name).get<int64_t>();
-    if (!i) fault(at_, fmt::format("{}: {} must be an integer, got {}", fn_, name, text_of(need(name))));
-    return *i;
-  }
-  int64_t integer(const char* name, int64_t otherwise) const { return find(name) ? integer(name) : otherwise; }
-
- private:
-  const Args& args_;
-  std::vector<const char*> names_;
-  const Expr& at_;
-  const std::string& fn_;
-};
-
-static int64_t fixed(const Dim& d, const Expr& at) {
-  if (d.symbol) fault(at, "this axis must have a fixed extent");
-  return d.value;
-}
+static const char* const kSourceAttrs[] = {"window", "chunk", "every"};
 
 Val Builder::linear(const Args& args, const Expr& at) {
   static const std::string fn = "linear";
@@ -105,38 +62,42 @@ Builder::Id Builder::cache_of_entries(Id id) const {
   return sym.base == graph::Base::Pages ? sym.cache : kNone;
 }
 
+// Ports and attributes of one key source.
+void Builder::add_source(OpCall& call, const Val& src, int64_t number, std::vector<int64_t> (&attrs)[3],
+                         const Expr& at) {
+  if (!src.field("source_k")) fault(at, fmt::format("attention: expected source(k, v, ..), got {}", text_of(src)));
+  const Id k = tensor(*src.field("source_k"), at, "k"), v = tensor(*src.field("source_v"), at, "v");
+  const Id cache = cache_of_entries(k);
+  if (cache == kNone || cache_of_entries(v) != cache)
+    fault(at, "keys and values of a source must be entries of one state");
+  const auto port = [&](const char* name) { return fmt::format("{}{}", name, number); };
+  call.inputs.push_back({port("k"), k});
+  call.inputs.push_back({port("v"), v});
+  call.inputs.push_back({port("table"), add_input(InputKind::CacheTable, cache)});
+  call.inputs.push_back({port("lengths"), add_input(InputKind::CacheLengths, cache)});
+  if (program_.caches[cache].cap > 0)
+    call.inputs.push_back({port("k_positions"), add_input(InputKind::CachePositions, cache)});
+  if (!src.field("pick")->null()) call.inputs.push_back({port("pick"), tensor(*src.field("pick"), at, "pick")});
+  for (size_t a = 0; a < 3; ++a) {
+    const Val& n = *src.field(kSourceAttrs[a]);
+    if (!n.null() && (!n.get<int64_t>() || *n.get<int64_t>() < 0))
+      fault(at, fmt::format("{} must be an integer from 0 on", kSourceAttrs[a]));
+    attrs[a].push_back(n.null() ? 0 : *n.get<int64_t>());
+  }
+}
+
 Val Builder::attention(const Args& args, const Expr& at) {
   OpCall call;
   call.op = "attention", call.outputs = {"out"};
   if (args.positional.size() < 2) fault(at, "attention takes q and at least one source(k, v, ..)");
   call.inputs.push_back({"q", tensor(args.positional[0], at, "q")});
   const int64_t sources = static_cast<int64_t>(args.positional.size()) - 1;
-  std::vector<int64_t> window, chunk, every;
-  for (int64_t s = 0; s < sources; ++s) {
-    const Val& src = args.positional[static_cast<size_t>(s) + 1];
-    if (!src.field("source_k")) fault(at, fmt::format("attention: expected source(k, v, ..), got {}", text_of(src)));
-    const Id k = tensor(*src.field("source_k"), at, "k"), v = tensor(*src.field("source_v"), at, "v");
-    const Id cache = cache_of_entries(k);
-    if (cache == kNone || cache_of_entries(v) != cache)
-      fault(at, "keys and values of a source must be entries of one state");
-    const auto port = [&](const char* name) { return fmt::format("{}{}", name, s); };
-    call.inputs.push_back({port("k"), k});
-    call.inputs.push_back({port("v"), v});
-    call.inputs.push_back({port("table"), add_input(InputKind::CacheTable, cache)});
-    call.inputs.push_back({port("lengths"), add_input(InputKind::CacheLengths, cache)});
-    if (program_.caches[cache].cap > 0)
-      call.inputs.push_back({port("k_positions"), add_input(InputKind::CachePositions, cache)});
-    if (!src.field("pick")->null()) call.inputs.push_back({port("pick"), tensor(*src.field("pick"), at, "pick")});
-    for (auto [name, list] : {std::pair{"window", &window}, {"chunk", &chunk}, {"every", &every}}) {
-      const Val& n = *src.field(name);
-      if (!n.null() && (!n.get<int64_t>() || *n.get<int64_t>() < 0))
-        fault(at, fmt::format("{} must be an integer from 0 on", name));
-      list->push_back(n.null() ? 0 : *n.get<int64_t>());
-    }
-  }
+  std::vector<int64_t> attrs[3];
+  for (int64_t s = 0; s < sources; ++s) add_source(call, args.positional[static_cast<size_t>(s) + 1], s, attrs, at);
   if (sources > 1) call.attrs["sources"] = sources;
-  for (auto [name, list] : {std::pair{"window", &window}, {"chunk", &chunk}, {"every", &every}})
-    if (std::any_of(list->begin(), list->end(), [](int64_t n) { return n != 0; })) call.attrs[name] = *list;
+  for (size_t a = 0; a < 3; ++a)
+    if (std::any_of(attrs[a].begin(), attrs[a].end(), [](int64_t n) { return n != 0; }))
+      call.attrs[kSourceAttrs[a]] = attrs[a];
   call.inputs.push_back({"offsets", add_input(InputKind::Offsets)});
   call.inputs.push_back({"positions", add_input(InputKind::Positions)});
   call.attrs["causal"] = true;
@@ -176,75 +137,6 @@ Val Builder::rope(const Args& args, const Expr& at) {
   return emit(std::move(call), at);
 }
 
-Val Builder::flow_call(const std::string& fn, const Args& args, const Expr& at, bool& found) {
-  if (fn == "linear") return linear(args, at);
-  if (fn == "append") return append(args, at);
-  if (fn == "attention") return attention(args, at);
-  if (fn == "rope") return rope(args, at);
-  static const char* const unary_fns[] = {"neg",     "exp",  "log",        "sqrt",      "rsqrt", "tanh",
-                                          "sigmoid", "silu", "gelu_erf",   "gelu_tanh", "relu",  "softplus",
-                                          "sin",     "cos",  "reciprocal", "square",    "abs"};
-  for (const char* u : unary_fns)
-    if (fn == u) return emit_unary(fn, FlowArgs(args, {"x"}, at, fn).need("x"), at);
-  if (fn == "maximum" || fn == "minimum") {
-    const FlowArgs a(args, {"a", "b"}, at, fn);
-    return emit_binary(fn.substr(0, 3), a.need("a"), a.need("b"), at);
-  }
-  if (fn == "rope_freqs") {  // dynamic frequencies depend on the sequences' lengths
-    Args with = args;
-    const Val* type = args.find("type");
-    if (type && type->get<std::string>() && *type->get<std::string>() == "dynamic")
-      with.named.emplace_back("lengths", Val(TensorRef{add_input(InputKind::TotalLengths)}));
-    return call_operator(fn, with, at);
-  }
-  if (fn == "source") {
-    const FlowArgs a(args, {"k", "v", "window", "chunk", "every", "pick"}, at, fn);
-    const auto get = [&](const char* name) { return a.find(name) ? *a.find(name) : Val(); };
-    return Val(Map{{"source_k", a.need("k")},
-                   {"source_v", a.find("v") ? get("v") : a.need("k")},
-                   {"window", get("window")},
-                   {"chunk", get("chunk")},
-                   {"every", get("every")},
-                   {"pick", get("pick")}});
-  }
-  if (fn == "state") {
-    const Val& name = FlowArgs(args, {"name"}, at, fn).need("name");
-    const std::string text = name.get<std::string>() ? *name.get<std::string>() : text_of(name);
-    const auto it = group_names_.find(text);
-    if (it == group_names_.end()) fault(at, fmt::format("no state {} so far", text));
-    return Val(StateRef{it->second});
-  }
-  if (fn == "entries") {
-    const StateGroup& g = group(FlowArgs(args, {"state"}, at, fn).need("state"), at);
-    List out;
-    for (const Id id : g.current) out.push_back(Val(TensorRef{id}));
-    return out.size() == 1 ? out[0] : Val(std::move(out));
-  }
-  static const std::pair<const char*, InputKind> per_cache[] = {{"cache_positions", InputKind::CachePositions},
-                                                                {"cache_rows", InputKind::CacheRows},
-                                                                {"cache_slots", InputKind::CacheSlots},
-                                                                {"cache_table", InputKind::CacheTable},
-                                                                {"cache_lengths", InputKind::CacheLengths}};
-  for (const auto& [name, kind] : per_cache) {
-    if (fn != name) continue;
-    const StateGroup& g = group(FlowArgs(args, {"state"}, at, fn).need("state"), at);
-    if (g.cache == kNone) fault(at, fmt::format("{} has no entries per token", g.name));
-    return Val(TensorRef{add_input(kind, g.cache)});
-  }
-  if (fn == "cast_to") {
-    const FlowArgs a(args, {"x", "type"}, at, fn);
-    const std::string type = a.need("type").get<std::string>() ? *a.need("type").get<std::string>() : "";
-    if (type != "f32" && type != "i32" && type != "i64" && type != "activation")
-      fault(at, "cast_to: type must be 'f32', 'i32', 'i64' or 'activation'");
-    OpCall call;
-    call.op = "cast", call.outputs = {"out"}, call.keep = type;
-    call.inputs = {{"x", tensor(a.need("x"), at, "x")}};
-    return emit(std::move(call), at);
-  }
-  if (fn == "constant") return constant(args, at);
-  return view_call(fn, args, at, found);
-}
-
 Val Builder::constant(const Args& args, const Expr& at) {
   static const std::string fn = "constant";
   const FlowArgs a(args, {"values", "type"}, at, fn);
@@ -268,96 +160,105 @@ Val Builder::constant(const Args& args, const Expr& at) {
   return Val(TensorRef{program_.constants.back().value});
 }
 
-// ---- Views
-// -----------------------------------------------------------------------------------------------------------
+Val Builder::maximum(const Args& args, const Expr& at) { return extreme("max", args, at); }
+Val Builder::minimum(const Args& args, const Expr& at) { return extreme("min", args, at); }
+Val Builder::extreme(const std::string& fn, const Args& args, const Expr& at) {
+  const FlowArgs a(args, {"a", "b"}, at, fn);
+  return emit_binary(fn, a.need("a"), a.need("b"), at);
+}
 
-Val Builder::view_call(const std::string& fn, const Args& args, const Expr& at, bool& found) {
-  const auto ref = [](Id id) { return Val(TensorRef{id}); };
-  if (fn == "heads") {  // [.., n * d] -> [.., n, d]
-    const FlowArgs a(args, {"x", "count"}, at, fn);
-    const Id x = tensor(a.need("x"), at, "x");
-    const int64_t n = a.integer("count");
-    Shape shape = value(x).shape;
-    if (shape.empty() || n < 1 || fixed(shape.back(), at) % n)
-      fault(at, fmt::format("heads: {} does not divide into {}", shape_text(shape), n));
-    const int64_t d = shape.back().value / n;
-    shape.back() = {n, 0};
-    shape.push_back({d, 0});
-    return ref(reshape(x, shape, at));
+// Dynamic frequencies depend on the sequences' lengths.
+Val Builder::rope_freqs(const Args& args, const Expr& at) {
+  Args with = args;
+  const Val* type = args.find("type");
+  if (type && type->get<std::string>() && *type->get<std::string>() == "dynamic")
+    with.named.emplace_back("lengths", Val(TensorRef{add_input(InputKind::TotalLengths)}));
+  return call_operator("rope_freqs", with, at);
+}
+
+Val Builder::source(const Args& args, const Expr& at) {
+  static const std::string fn = "source";
+  const FlowArgs a(args, {"k", "v", "window", "chunk", "every", "pick"}, at, fn);
+  Map out;
+  out.emplace_back("source_k", a.need("k"));
+  out.emplace_back("source_v", a.find("v") ? a.need("v") : a.need("k"));
+  for (const char* name : {"window", "chunk", "every", "pick"}) {
+    out.emplace_back(name, Val());
+    if (const Val* given = a.find(name)) out.back().second = *given;
   }
-  if (fn == "merge") {  // [.., n, d] -> [.., n * d]
-    const Id x = tensor(FlowArgs(args, {"x"}, at, fn).need("x"), at, "x");
-    Shape shape = value(x).shape;
-    if (shape.size() < 2) fault(at, "merge needs two extents");
-    const int64_t d = fixed(shape.back(), at);
-    shape.pop_back();
-    shape.back() = {fixed(shape.back(), at) * d, 0};
-    return ref(reshape(x, shape, at));
+  return Val(std::move(out));
+}
+
+Val Builder::state(const Args& args, const Expr& at) {
+  static const std::string fn = "state";
+  const FlowArgs a(args, {"name"}, at, fn);
+  const std::string* name = a.need("name").get<std::string>();
+  const auto it = name ? group_names_.find(*name) : group_names_.end();
+  if (it == group_names_.end()) fault(at, fmt::format("no state {} so far", text_of(a.need("name"))));
+  return Val(StateRef{it->second});
+}
+
+Val Builder::entries(const Args& args, const Expr& at) {
+  static const std::string fn = "entries";
+  const StateGroup& g = group(FlowArgs(args, {"state"}, at, fn).need("state"), at);
+  List out;
+  for (const Id id : g.current) out.push_back(Val(TensorRef{id}));
+  return out.size() == 1 ? out[0] : Val(std::move(out));
+}
+
+Val Builder::cast_to(const Args& args, const Expr& at) {
+  static const std::string fn = "cast_to";
+  const FlowArgs a(args, {"x", "type"}, at, fn);
+  const std::string type = a.need("type").get<std::string>() ? *a.need("type").get<std::string>() : "";
+  if (!dtype_named(type) && type != "activation")
+    fault(at, "cast_to: type must be 'f32', 'i32', 'i64' or 'activation'");
+  OpCall call;
+  call.op = "cast", call.outputs = {"out"}, call.keep = type;
+  call.inputs = {{"x", tensor(a.need("x"), at, "x")}};
+  return emit(std::move(call), at);
+}
+
+// The step's data about a paged state.
+bool Builder::cache_call(const std::string& fn, const Args& args, const Expr& at, Val& out) {
+  static const std::pair<const char*, InputKind> kinds[] = {{"cache_positions", InputKind::CachePositions},
+                                                            {"cache_rows", InputKind::CacheRows},
+                                                            {"cache_slots", InputKind::CacheSlots},
+                                                            {"cache_table", InputKind::CacheTable},
+                                                            {"cache_lengths", InputKind::CacheLengths}};
+  for (const auto& [name, kind] : kinds) {
+    if (fn != name) continue;
+    const StateGroup& g = group(FlowArgs(args, {"state"}, at, fn).need("state"), at);
+    if (g.cache == kNone) fault(at, fmt::format("{} has no entries per token", g.name));
+    out = Val(TensorRef{add_input(kind, g.cache)});
+    return true;
   }
-  if (fn == "reshape") {  // the extents after the first
-    const FlowArgs a(args, {"x", "shape"}, at, fn);
-    const Id x = tensor(a.need("x"), at, "x");
-    return ref(reshape(x, shape_of(a.need("shape"), at), at));
-  }
-  if (fn == "split") {
-    const FlowArgs a(args, {"x", "sizes", "axis"}, at, fn);
-    const Id x = tensor(a.need("x"), at, "x");
-    const int64_t axis =
-        a.find("axis") ? axis_of(x, *a.find("axis"), at) : static_cast<int64_t>(value(x).shape.size()) - 1;
-    if (axis < 0 || !a.need("sizes").list()) fault(at, "split takes a tensor and a list of sizes");
-    int64_t from = 0;
-    List out;
-    const int64_t whole = fixed(value(x).shape[axis], at);
-    for (const Val& size : *a.need("sizes").list()) {
-      const int64_t n = size.get<int64_t>() ? *size.get<int64_t>() : -1;
-      if (n < 0 || n > whole - from)
-        fault(at, fmt::format("split: sizes {} of an extent of {}", text_of(a.need("sizes")), whole));
-      out.push_back(ref(slice(x, axis, from, from + n, 1, at)));
-      from += n;
-    }
-    if (from != whole) fault(at, fmt::format("split: sizes {} of an extent of {}", text_of(a.need("sizes")), whole));
-    return Val(std::move(out));
-  }
-  if (fn == "part") {
-    const FlowArgs a(args, {"x", "axis", "from", "to", "step"}, at, fn);
-    const Id x = tensor(a.need("x"), at, "x");
-    return ref(slice(x, axis_of(x, a.need("axis"), at), a.integer("from"), a.integer("to"), a.integer("step", 1), at));
-  }
-  if (fn == "pick") {  // one index of an axis, which goes away
-    const FlowArgs a(args, {"x", "axis", "index"}, at, fn);
-    const Id x = tensor(a.need("x"), at, "x");
-    const int64_t axis = axis_of(x, a.need("axis"), at), index = a.integer("index");
-    const Id one = slice(x, axis, index, index + 1, 1, at);
-    Shape shape = value(one).shape;
-    std::vector<int64_t> strides = strides_of(one);
-    shape.erase(shape.begin() + axis), strides.erase(strides.begin() + axis);
-    for (size_t k = static_cast<size_t>(axis); k < strides.size(); ++k)
-      if (strides[k] == graph::kDense) fault(at, "pick: a cache's pages stay in front");
-    return ref(add_view(one, std::move(shape), std::move(strides), 0, value(one).name));
-  }
-  if (fn == "permute") {
-    const FlowArgs a(args, {"x", "order"}, at, fn);
-    const Id x = tensor(a.need("x"), at, "x");
-    std::vector<int64_t> order;
-    if (!a.need("order").list()) fault(at, "permute takes a tensor and a list of axes");
-    for (const Val& o : *a.need("order").list()) order.push_back(axis_of(x, o, at));
-    return ref(permute(x, order, at));
-  }
-  if (fn == "expand") {  // a new axis of `count` equal parts
-    const FlowArgs a(args, {"x", "axis", "count"}, at, fn);
-    const Id x = tensor(a.need("x"), at, "x");
-    const int64_t axis = a.integer("axis"), n = a.integer("count");
-    Shape shape = value(x).shape;
-    std::vector<int64_t> strides = strides_of(x);
-    if (axis < 0 || axis > static_cast<int64_t>(shape.size()) || n < 1) fault(at, "expand: axis or count out of range");
-    for (size_t k = static_cast<size_t>(axis); k < strides.size(); ++k)
-      if (strides[k] == graph::kDense) fault(at, "expand: a cache's pages stay in front");
-    shape.insert(shape.begin() + axis, {n, 0}), strides.insert(strides.begin() + axis, 0);
-    return ref(add_view(x, std::move(shape), std::move(strides), 0, value(x).name + ".expanded"));
-  }
-  if (fn == "contiguous") return ref(contiguous(tensor(FlowArgs(args, {"x"}, at, fn).need("x"), at, "x"), at));
-  found = false;
-  return Val();
+  return false;
+}
+
+Val Builder::flow_call(const std::string& fn, const Args& args, const Expr& at, bool& found) {
+  using Method = Val (Builder::*)(const Args&, const Expr&);
+  static const std::pair<const char*, Method> methods[] = {
+      {"linear", &Builder::linear},         {"append", &Builder::append},
+      {"attention", &Builder::attention},   {"rope", &Builder::rope},
+      {"rope_freqs", &Builder::rope_freqs}, {"source", &Builder::source},
+      {"state", &Builder::state},           {"entries", &Builder::entries},
+      {"cast_to", &Builder::cast_to},       {"constant", &Builder::constant},
+      {"maximum", &Builder::maximum},       {"minimum", &Builder::minimum},
+      {"heads", &Builder::view_heads},      {"merge", &Builder::view_merge},
+      {"split", &Builder::view_split},      {"part", &Builder::view_part},
+      {"pick", &Builder::view_pick},        {"reshape", &Builder::view_reshape},
+      {"permute", &Builder::view_permute},  {"expand", &Builder::view_expand},
+      {"contiguous", &Builder::dense_copy}};
+  for (const auto& [name, method] : methods)
+    if (fn == name) return (this->*method)(args, at);
+  static const char* const unary_fns[] = {"neg",     "exp",  "log",        "sqrt",      "rsqrt", "tanh",
+                                          "sigmoid", "silu", "gelu_erf",   "gelu_tanh", "relu",  "softplus",
+                                          "sin",     "cos",  "reciprocal", "square",    "abs"};
+  for (const char* u : unary_fns)
+    if (fn == u) return emit_unary(fn, FlowArgs(args, {"x"}, at, fn).need("x"), at);
+  Val out;
+  found = cache_call(fn, args, at, out);
+  return out;
 }
 
 }  // namespace dgpu::model

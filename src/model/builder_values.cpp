@@ -87,8 +87,7 @@ Builder::Id Builder::tensor(const Val& v, const Expr& at, std::string_view what)
   fault(at, fmt::format("{} must be a tensor, got {}", what, text_of(v)));
 }
 
-// ---- Shapes
-// ----------------------------------------------------------------------------------------------------------
+// ---- Shapes --------------------------------------------------------------------------------------------------------
 
 std::string Builder::shape_text(const Shape& shape) const {
   std::string out = "[";
@@ -134,8 +133,7 @@ dgpuTensorDesc Builder::nominal(const Shape& shape, dgpuDtype_t dtype) const {
   return d;
 }
 
-// ---- Views
-// -----------------------------------------------------------------------------------------------------------
+// ---- Views ---------------------------------------------------------------------------------------------------------
 
 // A stride can be told as a number if all extents inside it are fixed.
 std::vector<int64_t> Builder::strides_of(Id id) const {

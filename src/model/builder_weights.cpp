@@ -126,133 +126,146 @@ class Steps {
 
 }  // namespace
 
-// ---- Weights
-// ---------------------------------------------------------------------------------------------------------
+// ---- Weights --------------------------------------------------------------------------------------------------------
 
-Val Builder::add_weight(const WeightDecl& decl) {
-  if (decl.condition && !evaluator_.truth(*decl.condition)) return Val();
-  graph::Weight w;
-  w.tp = decl.tp;
-  const std::string dtype = decl.dtype;
-  w.cls = dtype == "i64" || dtype == "i32" ? graph::TensorClass::Integer : graph::TensorClass::Float;
-  std::string signature = dtype;
-  const Expr& at = *decl.parts[0].text.shape;
-  std::vector<std::pair<std::vector<int64_t>, std::vector<graph::Block>>> parts;  // shape and blocks of each part
+// A weight on its way: the parts with their shapes, and what tells it from others.
+struct Builder::WeightDraft {
+  const WeightDecl& decl;
+  const Expr& at;
+  graph::Weight weight;
+  std::string signature;
+  std::vector<std::pair<std::vector<int64_t>, std::vector<graph::Block>>> parts;
+};
 
-  const auto tensor_id = [&](const std::string& name, const std::vector<int64_t>& shape) {
-    const auto [it, fresh] = tensors_.emplace(name, static_cast<Id>(program_.tensors.size()));
-    if (!fresh) {
-      const graph::Tensor& known = program_.tensors[it->second];
-      if (known.shape != shape || known.cls != w.cls)
-        fault(at, fmt::format("tensor {} has the shape [{}] elsewhere, [{}] here", name, fmt::join(known.shape, ","),
+Builder::Id Builder::checkpoint_tensor(const WeightDraft& d, const std::string& name,
+                                       const std::vector<int64_t>& shape) {
+  const auto [it, fresh] = tensors_.emplace(name, static_cast<Id>(program_.tensors.size()));
+  if (!fresh) {
+    const graph::Tensor& known = program_.tensors[it->second];
+    if (known.shape != shape || known.cls != d.weight.cls)
+      fault(d.at, fmt::format("tensor {} has the shape [{}] elsewhere, [{}] here", name, fmt::join(known.shape, ","),
                               fmt::join(shape, ",")));
-      return it->second;
-    }
-    if (program_.tensors.size() >= kMaxTensors)
-      throw Fault{DGPU_STATUS_INVALID_ARGUMENT, name,
-                  fmt::format("{}: more than {} checkpoint tensors", file_, kMaxTensors)};
-    const dgpuDtype_t kept = dtype_named(dtype);
-    program_.tensors.push_back({name, shape, w.cls, kept});
     return it->second;
-  };
-
-  for (const WeightPart& part : decl.parts) {
-    const WeightText& text = part.text;
-    const Val shape_val = evaluator_.eval(*text.shape);
-    std::vector<int64_t> shape;
-    for (const Val& v : *shape_val.list()) {
-      const int64_t* n = v.get<int64_t>();
-      if (!n || *n < 1)
-        fault(*text.shape, fmt::format("an extent of a weight must be a positive integer, got {}", text_of(v)));
-      shape.push_back(*n);
-    }
-    if (shape.size() > DGPU_MAX_RANK - 1) fault(*text.shape, "a weight of rank above 7");
-    count(shape, *text.shape);
-    Region region{shape, dense(shape), shape, 0, false};
-    Steps(evaluator_, region, *text.shape).run(text.steps);
-
-    const int64_t copies = text.each.empty() ? 1 : evaluator_.integer(*text.each_count);
-    if (copies < 1 || copies > (1 << 20)) fault(*text.shape, fmt::format("each: a stack of {}", copies));
-    const int64_t size = count(region.shape, *text.shape);
-    std::vector<int64_t> logical = region.logical;
-    if (!text.each.empty()) logical.insert(logical.begin(), copies);
-    count(logical, *text.shape);
-    std::vector<graph::Block> blocks;
-    for (int64_t e = 0; e < copies; ++e) {
-      if (!text.each.empty()) evaluator_.push(text.each, Val(e));
-      const std::string own = evaluator_.interpolate(part.name);
-      if (!text.each.empty()) evaluator_.pop();
-      evaluator_.charge(1, *text.shape);
-      const std::string name = own[0] == '/' ? own.substr(1) : frame().prefix + own;
-      graph::Block b;
-      b.tensor = tensor_id(name, shape);
-      b.shape = region.shape, b.src_strides = region.strides, b.src_offset = region.offset;
-      b.dst_strides = dense(region.shape), b.dst_offset = e * size;
-      blocks.push_back(std::move(b));
-      if (e == 0) {
-        w.name += (w.name.empty() ? "" : "+") + name;
-        signature += fmt::format("|{}|{}|{}|{}|{}", name, fmt::join(shape, ","), fmt::join(region.strides, ","),
-                                 region.offset, fmt::join(logical, ","));
-      }
-    }
-    parts.emplace_back(std::move(logical), std::move(blocks));
   }
+  if (program_.tensors.size() >= kMaxTensors)
+    throw Fault{DGPU_STATUS_INVALID_ARGUMENT, name,
+                fmt::format("{}: more than {} checkpoint tensors", file_, kMaxTensors)};
+  program_.tensors.push_back({name, shape, d.weight.cls, dtype_named(d.decl.dtype)});
+  return it->second;
+}
 
-  w.shape = parts[0].first;
-  if (decl.concat >= 0) {
-    const size_t axis = static_cast<size_t>(decl.concat);
-    if (axis >= w.shape.size())
-      fault(at, fmt::format("concat along axis {} of a weight of rank {}", axis, w.shape.size()));
-    w.shape[axis] = 0;
-    for (const auto& [shape, blocks] : parts) {
-      for (size_t d = 0; d < shape.size(); ++d)
-        if (shape.size() != w.shape.size() || (d != axis && shape[d] != w.shape[d]))
-          fault(at, "concat of weights whose other extents differ");
-      w.shape[axis] += shape[axis];
-    }
-    count(w.shape, at);
-    const std::vector<int64_t> strides = dense(w.shape);
-    int64_t start = 0;
-    for (auto& [shape, blocks] : parts) {
-      for (graph::Block& b : blocks) {
-        if (axis == 0) {  // rows follow each other, whatever a part is made of
-          b.dst_offset += start * strides[0];
-          continue;
-        }
-        if (blocks.size() != 1 || b.shape != shape)
-          fault(at, "concat of stacked or reshaped tensors along another axis than 0");
-        b.dst_strides = strides, b.dst_offset = start * strides[axis];
-      }
-      start += shape[axis];
-    }
-    signature += fmt::format("|concat {}", axis);
+std::vector<int64_t> Builder::weight_shape(const Expr& expr) {
+  const Val list = evaluator_.eval(expr);
+  std::vector<int64_t> shape;
+  for (const Val& v : *list.list()) {
+    const int64_t* n = v.get<int64_t>();
+    if (!n || *n < 1) fault(expr, fmt::format("an extent of a weight must be a positive integer, got {}", text_of(v)));
+    shape.push_back(*n);
   }
-  for (auto& [shape, blocks] : parts)
-    for (graph::Block& b : blocks) w.blocks.push_back(std::move(b));
-  if (!decl.then.empty()) {
-    Region whole{w.shape, dense(w.shape), w.shape, 0, false};
-    for (const auto& s : decl.then)
-      if (s.fn != "reshape") fault(at, "after a concat only reshape is possible");
-    Steps(evaluator_, whole, at).run(decl.then);
-    w.shape = whole.logical;
-    signature += fmt::format("|then {}", fmt::join(w.shape, ","));
-  }
+  if (shape.size() > DGPU_MAX_RANK - 1) fault(expr, "a weight of rank above 7");
+  count(shape, expr);
+  return shape;
+}
 
-  if (const auto it = weights_.find(signature); it != weights_.end())
+// One checkpoint tensor, or a stack of them.
+void Builder::draft_part(WeightDraft& d, const WeightPart& part) {
+  const WeightText& text = part.text;
+  const std::vector<int64_t> shape = weight_shape(*text.shape);
+  Region region{shape, dense(shape), shape, 0, false};
+  Steps(evaluator_, region, *text.shape).run(text.steps);
+  const bool stacked = !text.each.empty();
+  const int64_t copies = stacked ? evaluator_.integer(*text.each_count) : 1;
+  if (copies < 1 || copies > (1 << 20)) fault(*text.shape, fmt::format("each: a stack of {}", copies));
+  std::vector<int64_t> logical = region.logical;
+  if (stacked) logical.insert(logical.begin(), copies);
+  count(logical, *text.shape);
+  std::vector<graph::Block> blocks;
+  for (int64_t e = 0; e < copies; ++e) {
+    if (stacked) evaluator_.push(text.each, Val(e));
+    const std::string own = evaluator_.interpolate(part.name);
+    if (stacked) evaluator_.pop();
+    evaluator_.charge(1, *text.shape);
+    const std::string name = own[0] == '/' ? own.substr(1) : frame().prefix + own;
+    graph::Block b;
+    b.tensor = checkpoint_tensor(d, name, shape);
+    b.shape = region.shape, b.src_strides = region.strides, b.src_offset = region.offset;
+    b.dst_strides = dense(region.shape), b.dst_offset = e * count(region.shape, *text.shape);
+    blocks.push_back(std::move(b));
+    if (e > 0) continue;
+    d.weight.name += (d.weight.name.empty() ? "" : "+") + name;
+    d.signature += fmt::format("|{}|{}|{}|{}|{}", name, fmt::join(shape, ","), fmt::join(region.strides, ","),
+                               region.offset, fmt::join(logical, ","));
+  }
+  d.parts.emplace_back(std::move(logical), std::move(blocks));
+}
+
+// Places the parts one after the other along an axis.
+void Builder::join_parts(WeightDraft& d) {
+  const size_t axis = static_cast<size_t>(d.decl.concat);
+  std::vector<int64_t>& whole = d.weight.shape;
+  if (axis >= whole.size()) fault(d.at, fmt::format("concat along axis {} of a weight of rank {}", axis, whole.size()));
+  whole[axis] = 0;
+  for (const auto& [shape, blocks] : d.parts) {
+    for (size_t k = 0; k < shape.size(); ++k)
+      if (shape.size() != whole.size() || (k != axis && shape[k] != whole[k]))
+        fault(d.at, "concat of weights whose other extents differ");
+    whole[axis] += shape[axis];
+  }
+  count(whole, d.at);
+  const std::vector<int64_t> strides = dense(whole);
+  int64_t start = 0;
+  for (auto& [shape, blocks] : d.parts) {
+    for (graph::Block& b : blocks) {
+      b.dst_offset += start * strides[axis];
+      if (axis == 0) continue;  // rows follow each other, whatever a part is made of
+      if (blocks.size() != 1 || b.shape != shape)
+        fault(d.at, "concat of stacked or reshaped tensors along another axis than 0");
+      b.dst_strides = strides;
+    }
+    start += shape[axis];
+  }
+  d.signature += fmt::format("|concat {}", axis);
+}
+
+Val Builder::publish_weight(WeightDraft& d) {
+  graph::Weight& w = d.weight;
+  // The same tensors seen in the same way are one weight: a tied head.
+  if (const auto it = weights_.find(d.signature); it != weights_.end())
     return Val(TensorRef{program_.weights[it->second].value});
+  for (auto& [shape, blocks] : d.parts)
+    for (graph::Block& b : blocks) w.blocks.push_back(std::move(b));
   Value v;
   v.origin = Origin::Weight, v.index = static_cast<Id>(program_.weights.size());
-  v.rule = TypeRule::Checkpoint;
-  if (!dtype.empty()) v.rule = TypeRule::Fixed, v.dtype = dtype_named(dtype);
-  for (int64_t d : w.shape) v.shape.push_back({d, 0});
-  weights_.emplace(std::move(signature), v.index);
+  v.rule = d.decl.dtype.empty() ? TypeRule::Checkpoint : TypeRule::Fixed;
+  v.dtype = dtype_named(d.decl.dtype);
+  for (int64_t n : w.shape) v.shape.push_back({n, 0});
+  weights_.emplace(std::move(d.signature), v.index);
   w.value = add_value(w.name, std::move(v));
   program_.weights.push_back(std::move(w));
   return Val(TensorRef{program_.weights.back().value});
 }
 
-// ---- States
-// ----------------------------------------------------------------------------------------------------------
+Val Builder::add_weight(const WeightDecl& decl) {
+  if (decl.condition && !evaluator_.truth(*decl.condition)) return Val();
+  const bool integer = decl.dtype == "i64" || decl.dtype == "i32";
+  WeightDraft d{decl, *decl.parts[0].text.shape, {}, decl.dtype, {}};
+  d.weight.tp = decl.tp;
+  d.weight.cls = integer ? graph::TensorClass::Integer : graph::TensorClass::Float;
+  for (const WeightPart& part : decl.parts) draft_part(d, part);
+  d.weight.shape = d.parts[0].first;
+  if (decl.concat >= 0) join_parts(d);
+  if (!decl.then.empty()) {
+    Region whole{d.weight.shape, dense(d.weight.shape), d.weight.shape, 0, false};
+    for (const auto& s : decl.then)
+      if (s.fn != "reshape") fault(d.at, "after a concat only reshape is possible");
+    Steps(evaluator_, whole, d.at).run(decl.then);
+    d.weight.shape = whole.logical;
+    d.signature += fmt::format("|then {}", fmt::join(d.weight.shape, ","));
+  }
+  return publish_weight(d);
+}
+
+// ---- States --------------------------------------------------------------------------------------------------------
 
 Builder::Id Builder::add_cache(int64_t cap, int64_t every) {
   for (Id c = 0; c < program_.caches.size(); ++c)
@@ -267,77 +280,90 @@ Builder::Id Builder::add_cache(int64_t cap, int64_t every) {
   return static_cast<Id>(program_.caches.size() - 1);
 }
 
-// kind(component=[extents], ..., window=, every=, type=, rewinds=)
-void Builder::add_state(const Named& decl) {
+// Arguments of kind(component=[extents], ..., window=, every=, type=, rewinds=).
+struct Builder::StateDraft {
+  std::string kind, type;
+  bool paged = false, rewinds = false;
+  int64_t window = 0, every = 1;
+  std::vector<std::pair<std::string, std::vector<int64_t>>> components;
+};
+
+void Builder::state_argument(StateDraft& d, const Expr& arg) {
+  if (arg.op != Op::Named) fault(arg, "a state's components and options have names");
+  const Val v = evaluator_.eval(*arg.kids[0]);
+  if (arg.name == "window" || arg.name == "every") {
+    const int64_t* n = v.get<int64_t>();
+    if (v.null()) return;
+    if (!n || *n < (arg.name == "every")) fault(arg, fmt::format("{} must be a positive integer", arg.name));
+    (arg.name == "window" ? d.window : d.every) = *n;
+  } else if (arg.name == "type") {
+    d.type = v.get<std::string>() ? *v.get<std::string>() : "";
+    if (!dtype_named(d.type)) fault(arg, "type must be 'f32', 'i32' or 'i64'");
+  } else if (arg.name == "rewinds") {
+    d.rewinds = v.get<bool>() && *v.get<bool>();
+  } else {
+    if (!v.list()) fault(arg, "a component is a list of extents");
+    std::vector<int64_t> entry;
+    for (const Val& x : *v.list()) {
+      if (!x.get<int64_t>() || *x.get<int64_t>() < 1) fault(arg, "an extent of a state must be a positive integer");
+      entry.push_back(*x.get<int64_t>());
+    }
+    if (entry.size() > DGPU_MAX_RANK - 2) fault(arg, "an entry of rank above 6");
+    count(entry, arg);
+    d.components.emplace_back(arg.name, std::move(entry));
+  }
+}
+
+Builder::StateDraft Builder::draft_state(const Expr& e) {
   static const char* const paged[] = {"kv", "latent", "index", "pool"};
   static const char* const fixed[] = {"conv", "recurrent", "open", "int"};
+  StateDraft d;
+  d.kind = e.kids[0]->name;
+  d.paged = d.rewinds = std::find(std::begin(paged), std::end(paged), d.kind) != std::end(paged);
+  if (!d.paged && std::find(std::begin(fixed), std::end(fixed), d.kind) == std::end(fixed))
+    fault(e, fmt::format("{} is no kind of state; kinds are kv latent index pool (an entry per token) and conv "
+                         "recurrent open int (fixed)",
+                         d.kind));
+  for (size_t i = 1; i < e.kids.size(); ++i) state_argument(d, *e.kids[i]);
+  if (d.components.empty()) fault(e, "a state without components");
+  return d;
+}
+
+void Builder::add_component(StateGroup& g, const StateDraft& d, const std::string& name, std::vector<int64_t> entry) {
+  using graph::Base;
+  graph::State s;
+  s.name = g.name + "." + name, s.kind = d.kind, s.owner = frame().path, s.cache = g.cache, s.rewinds = d.rewinds;
+  if (!d.type.empty()) s.rule = TypeRule::Fixed, s.dtype = dtype_named(d.type);
+  Value v;
+  v.origin = Origin::State, v.index = static_cast<Id>(program_.states.size()), v.rule = s.rule, v.dtype = s.dtype;
+  if (d.paged)
+    v.shape = {program_.dim(program_.symbol(Base::Pages, 1, 0, g.cache)),
+               program_.dim(program_.symbol(Base::PageSize, 1, 0, g.cache))};
+  else
+    v.shape = {program_.dim(program_.symbol(Base::Slots))};
+  for (int64_t n : entry) v.shape.push_back({n, 0});
+  s.entry = std::move(entry);
+  s.value = add_value(s.name, std::move(v));
+  g.components.push_back(name);
+  g.states.push_back(static_cast<Id>(program_.states.size()));
+  g.current.push_back(s.value);
+  program_.states.push_back(std::move(s));
+}
+
+void Builder::add_state(const Named& decl) {
   const bool conditional = decl.expr->op == Op::If;  // kind(..) if condition else null
   if (conditional && !evaluator_.truth(*decl.expr->kids[1])) {
     frame().names[decl.name] = Val();
     return;
   }
   const Expr& e = conditional ? *decl.expr->kids[0] : *decl.expr;
-  const std::string kind = e.kids[0]->name;
-  const bool is_paged = std::find(std::begin(paged), std::end(paged), kind) != std::end(paged);
-  if (!is_paged && std::find(std::begin(fixed), std::end(fixed), kind) == std::end(fixed))
-    fault(e, fmt::format("{} is no kind of state; kinds are kv latent index pool (an entry per token) and conv "
-                         "recurrent open int (fixed)",
-                         kind));
-  int64_t window = 0, every = 1;
-  std::string type;
-  bool rewinds = is_paged;
-  std::vector<std::pair<std::string, std::vector<int64_t>>> components;
-  for (size_t i = 1; i < e.kids.size(); ++i) {
-    const Expr& arg = *e.kids[i];
-    if (arg.op != Op::Named) fault(arg, "a state's components and options have names");
-    const Val v = evaluator_.eval(*arg.kids[0]);
-    if (arg.name == "window" || arg.name == "every") {
-      const int64_t* n = v.get<int64_t>();
-      if (v.null()) continue;
-      if (!n || *n < (arg.name == "every")) fault(arg, fmt::format("{} must be a positive integer", arg.name));
-      (arg.name == "window" ? window : every) = *n;
-    } else if (arg.name == "type") {
-      type = v.get<std::string>() ? *v.get<std::string>() : "?";
-      if (type != "f32" && type != "i32" && type != "i64") fault(arg, "type must be 'f32', 'i32' or 'i64'");
-    } else if (arg.name == "rewinds") {
-      rewinds = v.get<bool>() && *v.get<bool>();
-    } else {
-      if (!v.list()) fault(arg, "a component is a list of extents");
-      std::vector<int64_t> entry;
-      for (const Val& x : *v.list()) {
-        if (!x.get<int64_t>() || *x.get<int64_t>() < 1) fault(arg, "an extent of a state must be a positive integer");
-        entry.push_back(*x.get<int64_t>());
-      }
-      if (entry.size() > DGPU_MAX_RANK - 2) fault(arg, "an entry of rank above 6");
-      count(entry, arg);
-      components.emplace_back(arg.name, std::move(entry));
-    }
-  }
+  StateDraft d = draft_state(e);
   StateGroup g;
   g.name = frame().path + "." + decl.name;
   if (!group_names_.emplace(g.name, static_cast<uint32_t>(groups_.size())).second)
     fault(e, fmt::format("state {} exists already: two instances of a block need prefixes of their own", g.name));
-  if (is_paged) g.cache = add_cache(window, every);
-  for (auto& [component, entry] : components) {
-    graph::State s;
-    s.name = g.name + "." + component, s.kind = kind, s.owner = frame().path, s.cache = g.cache;
-    s.rewinds = rewinds, s.entry = entry;
-    if (!type.empty()) s.rule = TypeRule::Fixed, s.dtype = dtype_named(type);
-    Value v;
-    v.origin = Origin::State, v.index = static_cast<Id>(program_.states.size()), v.rule = s.rule, v.dtype = s.dtype;
-    if (is_paged)
-      v.shape = {program_.dim(program_.symbol(graph::Base::Pages, 1, 0, g.cache)),
-                 program_.dim(program_.symbol(graph::Base::PageSize, 1, 0, g.cache))};
-    else
-      v.shape = {program_.dim(program_.symbol(graph::Base::Slots))};
-    for (int64_t d : entry) v.shape.push_back({d, 0});
-    s.value = add_value(s.name, std::move(v));
-    g.components.push_back(component);
-    g.states.push_back(static_cast<Id>(program_.states.size()));
-    g.current.push_back(s.value);
-    program_.states.push_back(std::move(s));
-  }
-  if (g.components.empty()) fault(e, "a state without components");
+  if (d.paged) g.cache = add_cache(d.window, d.every);
+  for (auto& [name, entry] : d.components) add_component(g, d, name, std::move(entry));
   frame().names[decl.name] = Val(StateRef{static_cast<uint32_t>(groups_.size())});
   groups_.push_back(std::move(g));
 }

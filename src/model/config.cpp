@@ -36,8 +36,7 @@ void Scalars::bad(const std::string& key, const std::string& message) const {
               fmt::format("{}: key {}: {} (template {})", file_, key, message, t_.name)};
 }
 
-// ---- Closed world
-// ----------------------------------------------------------------------------------------------------
+// ---- Closed world --------------------------------------------------------------------------------------------------
 
 void Scalars::check_world() const {
   check_object(*root_, root_name_.empty() ? "" : root_name_ + ".", 0, root_ == &top_);
@@ -73,8 +72,7 @@ void Scalars::check_object(const JsonNode& object, const std::string& prefix, si
   }
 }
 
-// ---- Named scalars
-// ---------------------------------------------------------------------------------------------------
+// ---- Named scalars -------------------------------------------------------------------------------------------------
 
 bool Scalars::lookup(std::string_view name, int64_t layer, const Expr& at, Val& out) {
   const auto it = cells_.find(std::string(name));
@@ -119,8 +117,7 @@ void Scalars::check_rules(Evaluator& evaluator) {
   }
 }
 
-// ---- Keys
-// ------------------------------------------------------------------------------------------------------------
+// ---- Keys ----------------------------------------------------------------------------------------------------------
 
 std::vector<Scalars::Found> Scalars::find(const KeyEntry& k) const {
   std::vector<Found> out;
@@ -280,8 +277,7 @@ void Scalars::role(const KeyEntry& k, const Val& v) {
   dtype_ = s == "bfloat16" ? DGPU_DTYPE_BF16 : s == "float16" ? DGPU_DTYPE_F16 : s == "float32" ? DGPU_DTYPE_F32 : 0;
 }
 
-// ---- Structs
-// ---------------------------------------------------------------------------------------------------------
+// ---- Structs -------------------------------------------------------------------------------------------------------
 
 // One struct for every kind, or an object with one per kind.
 Val Scalars::read_kinds(const KeyEntry& k, const StructDef& s, const JsonNode& j, const std::string& path) {

@@ -15,8 +15,7 @@
 
 namespace dgpu::model {
 
-// ---- Errors
-// ----------------------------------------------------------------------------------------------------------
+// ---- Errors --------------------------------------------------------------------------------------------------------
 
 // Thrown inside the model room only; the room's entry points turn it into fail(status, object, message).
 struct Fault {
@@ -30,8 +29,7 @@ struct Source {
   std::string file, place, text;
 };
 
-// ---- Values
-// ----------------------------------------------------------------------------------------------------------
+// ---- Values --------------------------------------------------------------------------------------------------------
 
 struct Expr;
 class Val;
@@ -57,7 +55,13 @@ class Val {
  public:
   using Variant = std::variant<Null, bool, int64_t, double, std::string, std::shared_ptr<const List>,
                                std::shared_ptr<const Map>, std::shared_ptr<const Lambda>, TensorRef, DimRef, StateRef>;
-  Val() = default;
+  Val();  // null
+  // Not inline: small code, and no false alarms of the compiler about the variant.
+  Val(const Val& other);
+  Val(Val&& other) noexcept;
+  Val& operator=(const Val& other);
+  Val& operator=(Val&& other) noexcept;
+  ~Val();
   Val(bool v) : v_(v) {}
   Val(int64_t v) : v_(v) {}
   Val(double v) : v_(v) {}
@@ -94,8 +98,7 @@ std::string type_of(const Val& v);  // "an integer"
 std::string text_of(const Val& v);  // as it would be written; at most about 200 characters
 bool equal(const Val& a, const Val& b);
 
-// ---- Syntax
-// ----------------------------------------------------------------------------------------------------------
+// ---- Syntax --------------------------------------------------------------------------------------------------------
 
 enum class Op : uint8_t {
   Literal,
@@ -184,8 +187,7 @@ void collect_names(const Expr& expr, std::vector<std::string>& used, std::vector
 [[noreturn]] void fault(const Source& at, uint32_t column, std::string message,
                         Status status = DGPU_STATUS_INVALID_ARGUMENT);
 
-// ---- Evaluation
-// ------------------------------------------------------------------------------------------------------
+// ---- Evaluation ----------------------------------------------------------------------------------------------------
 
 struct Args {
   std::vector<Val> positional;

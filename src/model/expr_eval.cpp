@@ -34,8 +34,7 @@ static const char* op_text(Op op) {
   }
 }
 
-// ---- Host defaults
-// ---------------------------------------------------------------------------------------------------
+// ---- Host defaults -------------------------------------------------------------------------------------------------
 
 Val Host::unary(Op op, const Val& x, const Expr& at) {
   fault(at, fmt::format("{} does not work on {}", op_text(op), type_of(x)));
@@ -51,8 +50,7 @@ Val Host::index(const Val& x, const std::vector<Val>&, const Expr& at) {
 }
 Val Host::tap(const Val&, const std::string&, const Expr& at) { fault(at, "a tap belongs to dataflow"); }
 
-// ---- Bounds
-// ----------------------------------------------------------------------------------------------------------
+// ---- Bounds --------------------------------------------------------------------------------------------------------
 
 struct Evaluator::Nested {
   Nested(Evaluator& e, const Expr& at) : eval(e) {
@@ -73,8 +71,7 @@ void Evaluator::charge(uint64_t elements, const Expr& at) {
     fault(at, fmt::format("more than {} list elements", limits_.elements));
 }
 
-// ---- Expressions
-// -----------------------------------------------------------------------------------------------------
+// ---- Expressions ---------------------------------------------------------------------------------------------------
 
 Val Evaluator::eval(const Expr& e) {
   Nested nested(*this, e);
@@ -235,8 +232,7 @@ Val Evaluator::call(const Expr& e) {
   return apply(*hold.lambda(), args, e);
 }
 
-// ---- Lists, strings, maps
-// --------------------------------------------------------------------------------------------
+// ---- Lists, strings, maps ------------------------------------------------------------------------------------------
 
 static int64_t normal(int64_t i, size_t size, const Expr& at) {
   const int64_t n = static_cast<int64_t>(size);
@@ -299,8 +295,7 @@ Val Evaluator::field(const Expr& e) {
   return host_.field(base, e.name, e);
 }
 
-// ---- Arithmetic
-// ------------------------------------------------------------------------------------------------------
+// ---- Arithmetic ----------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -439,8 +434,7 @@ Val Evaluator::binary(const Expr& e) {
   return host_.binary(e.op, a, b, e);
 }
 
-// ---- Functions on plain values
-// ---------------------------------------------------------------------------------------
+// ---- Functions on plain values -------------------------------------------------------------------------------------
 
 const std::vector<std::string>& builtin_functions() {
   static const std::vector<std::string> names = {"ln",  "exp",   "sqrt", "floor", "ceil", "abs", "min", "max", "sum",

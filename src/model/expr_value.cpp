@@ -6,6 +6,13 @@
 
 namespace dgpu::model {
 
+Val::Val() = default;
+Val::Val(const Val& other) = default;
+Val::Val(Val&& other) noexcept = default;
+Val& Val::operator=(const Val& other) = default;
+Val& Val::operator=(Val&& other) noexcept = default;
+Val::~Val() = default;
+
 const Val* Val::field(std::string_view name) const {
   if (const Map* m = map())
     for (const auto& [key, value] : *m)

@@ -14,8 +14,7 @@
 
 namespace dgpu::model {
 
-// ---- Where templates come from
-// ---------------------------------------------------------------------------------------
+// ---- Where templates come from -------------------------------------------------------------------------------------
 
 struct TemplateFile {
   std::string name;  // "llama"
@@ -45,8 +44,7 @@ struct BuiltinTemplate {
 };
 const std::vector<BuiltinTemplate>& builtin_templates();  // generated from architectures/*.json
 
-// ---- Parts of a template
-// ---------------------------------------------------------------------------------------------
+// ---- Parts of a template -------------------------------------------------------------------------------------------
 
 struct KeyEntry {
   std::string name;                             // in expressions

@@ -66,8 +66,7 @@ Status TemplateSet::load(std::string_view paths) {
   return DGPU_STATUS_SUCCESS;
 }
 
-// ---- Which template
-// --------------------------------------------------------------------------------------------------
+// ---- Which template ------------------------------------------------------------------------------------------------
 
 static bool lists(const TemplateFile& f, const char* what, const std::string& wanted) {
   const JsonNode* match = f.json.find("match");

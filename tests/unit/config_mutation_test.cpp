@@ -164,8 +164,7 @@ TEST(ConfigMutation, ExtraKeysAreRefused) {
   }
 }
 
-// ---- Rope
-// ------------------------------------------------------------------------------------------------------------
+// ---- Rope ----------------------------------------------------------------------------------------------------------
 
 // Logits of llama2's weights with another config.
 std::vector<double> logits(const std::function<void(JsonNode&)>& change, int64_t length = 12) {

@@ -127,8 +127,7 @@ TEST(Template, JsonIsStrict) {
   EXPECT_EQ(out.items[4].number, out.items[1].number);
 }
 
-// ---- A family of one's own
-// --------------------------------------------------------------------------------------------
+// ---- A family of one's own -----------------------------------------------------------------------------------------
 
 const char* const kTiny = R"tmpl({
   "template": 1, "name": "tiny", "base": "common",
