@@ -186,12 +186,15 @@ TEST_F(RegistryTest, RoomStateGoesBeforeTheDeviceCloses) {
 
 TEST_F(RegistryTest, TheCoreAnswersItsOwnMetricsFirst) {
   registry().add_metric_source([](Device&, uint32_t metric, dgpuMetric& out) {
-    if (metric != DGPU_METRIC_COMMANDS) return false;
+    if (metric != DGPU_METRIC_UTILIZATION) return false;
     out.value = 17;
     return true;
   });
   dgpuMetric metric = DGPU_METRIC_INIT;
+  backend_->devices()[0]->count_commands(3);
   backend_->devices()[0]->metric(DGPU_METRIC_COMMANDS, metric);
+  EXPECT_EQ(metric.value, 3);
+  backend_->devices()[0]->metric(DGPU_METRIC_UTILIZATION, metric);
   EXPECT_EQ(metric.value, 17);
   EXPECT_EQ(metric.absent, 0u);
   backend_->devices()[0]->metric(DGPU_METRIC_CLOCK, metric);
