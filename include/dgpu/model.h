@@ -38,7 +38,7 @@ typedef struct dgpuModelInfo {
   uint64_t weight_bytes;   /* bytes of the checkpoint's tensors; 0 with CONFIG_ONLY */
   uint64_t vocab_size;
   uint64_t hidden_size;
-  uint64_t max_positions;  /* 0: not limited by the config */
+  uint64_t max_positions;  /* that the config declares; longer sequences run where the family allows; 0: none */
   uint32_t layers;
   uint32_t loaded;         /* 1 after dgpuModelLoad */
 } dgpuModelInfo;

@@ -64,6 +64,17 @@ Id Program::producer(Id id) const {
   return v->origin == Origin::Node ? v->index : kNone;
 }
 
+int64_t Program::length_independent() const {
+  int64_t limit = INT64_MAX;
+  for (const Node& n : nodes) {
+    if (n.op != "rope_freqs" || n.input("lengths") == kNone) continue;
+    const auto it = n.attrs.find("max_position");
+    const auto* value = it == n.attrs.end() ? nullptr : std::get_if<int64_t>(&it->second);
+    limit = std::min(limit, value ? *value : 0);
+  }
+  return limit;
+}
+
 Id Program::find_input(InputKind kind, Id cache) const {
   for (const Input& in : inputs)
     if (in.kind == kind && in.cache == cache) return in.value;

@@ -226,6 +226,9 @@ struct Program {
   Id root(Id id) const { return values[id].is_view() ? values[id].base : id; }  // the value that owns the memory
   // The node that must run before the value can be read, or kNone.
   Id producer(Id id) const;
+  // Up to this many tokens of a sequence the values of its tokens do not depend on how many follow. INT64_MAX unless rope
+  // frequencies change with the length (type dynamic).
+  int64_t length_independent() const;
   Id find_input(InputKind kind, Id cache = kNone) const;  // value, or kNone if the program does not use it
   const Tensor* find_tensor(std::string_view name) const;
   const SkippedTensor* find_skipped(std::string_view tensor) const;  // the pattern that the tensor matches, or null

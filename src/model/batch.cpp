@@ -54,7 +54,7 @@ void BatchLayout::fill_input(const graph::Input& in, int32_t* out, const graph::
       out[sequences.size()] = static_cast<int32_t>(step.tokens);
       break;
     case InputKind::TotalLengths:
-      per_sequence([](const auto& s) { return s.length + s.count; });
+      per_sequence([](const auto& s) { return s.total; });
       break;
     case InputKind::LogitRows:
       std::copy(logit_rows.begin(), logit_rows.end(), out);

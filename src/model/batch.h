@@ -13,6 +13,7 @@ struct BatchSequence {
   uint64_t length = 0;  // tokens before the step
   uint32_t first = 0;   // tokens [first, first + count) of the step
   uint32_t count = 0;
+  uint64_t total = 0;  // length of the sequence when the step's tokens are in; more while earlier tokens are replayed
 };
 
 // Where each program input lies in the block, sized for the session's maxima. Offsets are multiples of 256 bytes.

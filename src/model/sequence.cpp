@@ -13,6 +13,7 @@ struct SavedHeader {
   char magic[8] = {'D', 'G', 'P', 'U', 'S', 'E', 'Q', '1'};
   uint64_t layout = 0;  // hash of the states' names, types and shapes
   uint64_t length = 0;
+  uint64_t total = 0;  // see Sequence::total_
   uint64_t bytes = 0;  // after the header
 };
 
@@ -67,6 +68,8 @@ Status Sequence::fork(Stream& stream, Ref<Sequence>& out) {
   s.note_last(stream);
   made->length_ = length_;
   made->fresh_ = fresh_;
+  made->tokens_ = tokens_;
+  made->total_ = total_;
   out = std::move(made);
   return DGPU_STATUS_SUCCESS;
 }
@@ -84,6 +87,7 @@ Status Sequence::truncate(uint64_t length) {
                     state.kind);
   length_ = length;
   if (length == 0) fresh_ = true;
+  if (tokens_.size() > length) tokens_.resize(length);
   return DGPU_STATUS_SUCCESS;
 }
 
@@ -113,6 +117,8 @@ Status Sequence::save(Stream& stream, void* buffer, size_t size, size_t* needed)
     return s.state_row(state, slot_).bytes_per_entry * entries;
   };
   for (const auto& state : s.program_.states) header.bytes += bytes_of(state);
+  header.total = total_;
+  header.bytes += tokens_.size() * sizeof(int32_t);
   *needed = sizeof header + header.bytes;
   if (!buffer) return DGPU_STATUS_SUCCESS;
   if (size < *needed)
@@ -129,6 +135,7 @@ Status Sequence::save(Stream& stream, void* buffer, size_t size, size_t* needed)
       DGPU_TRY(copy_to_host(stream, at, s.state_row(state, slot_).address, n));
     at += n;
   }
+  if (!tokens_.empty()) std::memcpy(at, tokens_.data(), tokens_.size() * sizeof(int32_t));
   return stream.synchronize(DGPU_TIMEOUT_INFINITE);
 }
 
@@ -157,6 +164,8 @@ Status Sequence::restore(Stream& stream, const void* buffer, size_t size) {
     return s.state_row(state, slot_).bytes_per_entry * entries;
   };
   for (const auto& state : s.program_.states) expected += bytes_of(state);
+  const uint64_t kept = s.length_independent_ == INT64_MAX ? 0 : header.length;
+  expected += kept * sizeof(int32_t);
   if (header.bytes != expected || size != sizeof header + expected)
     return fail(DGPU_STATUS_PARSE_ERROR, "buffer", "{} bytes were given, the saved sequence has {}", size,
                 sizeof header + expected);
@@ -169,7 +178,10 @@ Status Sequence::restore(Stream& stream, const void* buffer, size_t size) {
   }
   DGPU_TRY(stream.synchronize(DGPU_TIMEOUT_INFINITE));
   s.note_last(stream);
+  tokens_.resize(kept);
+  if (kept) std::memcpy(tokens_.data(), at, kept * sizeof(int32_t));
   length_ = header.length;
+  total_ = header.total;
   fresh_ = false;
   return DGPU_STATUS_SUCCESS;
 }

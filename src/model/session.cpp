@@ -62,9 +62,6 @@ Status Session::choose_limits(const SessionLimits& limits) {
   if (limits_.max_logit_rows > limits_.max_batch_tokens)
     return fail(DGPU_STATUS_INVALID_ARGUMENT, "max_logit_rows", "max_logit_rows {} is above max_batch_tokens {}",
                 limits_.max_logit_rows, limits_.max_batch_tokens);
-  if (base.max_positions > 0 && limits_.max_tokens > base.max_positions + 1)
-    return fail(DGPU_STATUS_INVALID_ARGUMENT, "max_tokens", "max_tokens {} is above the model's {} positions",
-                limits_.max_tokens, base.max_positions);
   if (limits_.max_sequences > 65536 || limits_.max_batch_tokens > (1u << 22) || limits_.max_tokens > (1u << 28))
     return fail(DGPU_STATUS_INVALID_ARGUMENT, "limits", "a limit is absurdly large");
   program_ = base;
@@ -79,6 +76,7 @@ Status Session::choose_limits(const SessionLimits& limits) {
     maxima_.table_width.push_back(1);
   }
   layout_ = std::make_unique<BatchLayout>(program_, maxima_);
+  length_independent_ = static_cast<uint64_t>(program_.length_independent());
   slot_used_.assign(limits_.max_sequences, false);
   return DGPU_STATUS_SUCCESS;
 }
@@ -101,7 +99,8 @@ Status Session::fuse_around_taps(const std::string& names) {
       if (node.op != "moe_route") continue;
       for (const auto* list : {&node.inputs, &node.outputs})
         for (const auto& b : *list)
-          if (routing.insert(node.name + ":" + b.port).second) program_.taps.push_back({node.name + ":" + b.port, b.value});
+          if (routing.insert(node.name + ":" + b.port).second)
+            program_.taps.push_back({node.name + ":" + b.port, b.value});
     }
   options.taps.insert(routing.begin(), routing.end());
   DGPU_TRY(graph::fuse(program_, options));

@@ -35,6 +35,9 @@ class Sequence final : public Object {
   uint32_t slot_;
   uint64_t length_ = 0;  // under the session's mutex, as the next
   bool fresh_ = true;    // fixed states are not zeroed yet
+  // Where values depend on the length of the sequence (Program::length_independent):
+  std::vector<int32_t> tokens_;  // what it holds, to be replayed
+  uint64_t total_ = 0;           // length that the cached entries were computed for
 };
 
 struct SessionLimits {
@@ -110,6 +113,7 @@ class Session final : public Object {
   struct Admitted;  // what takes part in a step
   Status admit(const Step& step, Admitted& out);
   Status submit(Stream& stream, const Admitted& admitted);
+  Status replay(Stream& stream, Sequence& sequence, uint64_t total);
   Status run_nodes(Stream& stream, const graph::Extents& extents, bool once);
   Status zero_fixed_states(Stream& stream, uint32_t slot);
   StateRow state_row(const graph::State& state, uint32_t slot) const;
@@ -124,6 +128,7 @@ class Session final : public Object {
   SessionLimits limits_;
   graph::Extents maxima_;
   std::unique_ptr<BatchLayout> layout_;
+  uint64_t length_independent_ = 0;  // of the program
   std::vector<Kept> taps_, routing_;
   std::vector<dgpuAddr_t> base_;  // address of each root value
   std::vector<NodePlan> plans_;

@@ -65,7 +65,7 @@ Status Session::admit(const Step& step, Admitted& out) {
     else if (status < 0)
       return status;
     if (status < 0 || count == 0) continue;
-    out.parts.push_back({s->slot_, s->length_, static_cast<uint32_t>(out.tokens.size()), count});
+    out.parts.push_back({s->slot_, s->length_, static_cast<uint32_t>(out.tokens.size()), count, s->length_ + count});
     out.sequences.push_back(s);
     for (uint32_t k = 0; k < count; ++k) {
       new_index[first + k] = static_cast<int64_t>(out.tokens.size());
@@ -91,8 +91,37 @@ Status Session::step(Stream& stream, const Step& step) {
   std::lock_guard lock(mutex_);
   Admitted admitted;
   DGPU_TRY(admit(step, admitted));
+  for (size_t i = 0; i < admitted.sequences.size(); ++i)
+    DGPU_TRY(replay(stream, *admitted.sequences[i], admitted.parts[i].total));
   DGPU_TRY(submit(stream, admitted));
-  for (size_t i = 0; i < admitted.sequences.size(); ++i) admitted.sequences[i]->length_ += admitted.parts[i].count;
+  for (size_t i = 0; i < admitted.sequences.size(); ++i) {
+    auto& s = *admitted.sequences[i];
+    const auto& part = admitted.parts[i];
+    s.length_ += part.count;
+    if (length_independent_ == INT64_MAX) continue;
+    s.total_ = s.length_;
+    s.tokens_.insert(s.tokens_.end(), admitted.tokens.begin() + part.first,
+                     admitted.tokens.begin() + part.first + part.count);
+  }
+  return DGPU_STATUS_SUCCESS;
+}
+
+// Where frequencies depend on the length, a longer sequence has other values for its earlier tokens, too: they are
+// computed anew for the length that the step leads to, so that chunks give what one step gives.
+Status Session::replay(Stream& stream, Sequence& s, uint64_t total) {
+  const auto seen = [&](uint64_t length) { return std::max(length, length_independent_); };
+  if (s.length_ == 0 || seen(s.total_) == seen(total)) return DGPU_STATUS_SUCCESS;
+  for (uint64_t at = 0; at < s.length_;) {
+    const auto count = static_cast<uint32_t>(std::min<uint64_t>(limits_.max_batch_tokens, s.length_ - at));
+    Admitted part;
+    part.tokens.assign(s.tokens_.begin() + static_cast<int64_t>(at),
+                       s.tokens_.begin() + static_cast<int64_t>(at + count));
+    part.parts.push_back({s.slot_, at, 0, count, total});
+    part.sequences.push_back(&s);
+    DGPU_TRY(submit(stream, part));
+    at += count;
+  }
+  s.total_ = total;
   return DGPU_STATUS_SUCCESS;
 }
 

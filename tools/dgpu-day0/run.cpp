@@ -2,6 +2,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <numeric>
 
 #include "tool.h"
@@ -44,9 +45,9 @@ uint64_t limit_tokens(const Options& options, const std::vector<std::vector<int3
   if (options.max_tokens && options.max_tokens < need)
     throw Error(kUsage, "--max-tokens " + std::to_string(options.max_tokens) +
                             " is less than prompt and new tokens together, " + std::to_string(need));
-  if (max_positions && need > max_positions + 1)
-    throw Error(kUsage, "prompt and new tokens together are " + std::to_string(need) +
-                            ", the model's positions end at " + std::to_string(max_positions));
+  if (max_positions && need > max_positions + 1 && !options.quiet)
+    std::cerr << "dgpu-day0: prompt and new tokens together are " << need << ", the config declares " << max_positions
+              << " positions" << std::endl;
   return options.max_tokens ? options.max_tokens : need;
 }
 
