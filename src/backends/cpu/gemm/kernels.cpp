@@ -6,9 +6,7 @@
 #include <type_traits>
 #include <utility>
 
-// Fixed-size vectors only (the register tiles are arrays), and no sets that add nothing here.
-#define HWY_DISABLED_TARGETS \
-  (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV | HWY_PPC8)
+#include "backends/cpu/simd.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backends/cpu/gemm/kernels.cpp"
 #include "hwy/foreach_target.h"
