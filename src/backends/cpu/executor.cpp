@@ -217,7 +217,7 @@ bool Executor::run_open(Self& self) {
   const Claims::Chunk chunk = claim(queue, true);
   if (!chunk.valid) {  // left over from a phase whose last chunk was claimed before the queue got into the set
     open_.take(self.cursor);
-    if (!queue.claims.empty()) open_.add(self.cursor);
+    if (queue.claims.any(true)) open_.add(self.cursor);
     return true;
   }
   took_work(self, chunk.left);
@@ -355,6 +355,8 @@ bool Executor::help(Queue& queue, uint64_t value) {
   std::fenv_t saved;
   bool entered = false, did = false;
   while (queue.reported.load() < value) {
+    // Looking costs the busy threads nothing; the shared counts are touched only when there is something to take.
+    if (!ready_[queue.priority_class].contains(queue.index) && !queue.claims.any(false)) break;
     uint64_t word = counts_.load();
     bool may = false;
     do {

@@ -33,6 +33,7 @@ class IndexSet {
     return Take::kTakenSeen;
   }
 
+  bool contains(uint32_t i) const { return leaves_[i / 64].load() & bit(i); }
   bool any() const { return summary_.load() != 0; }
 
   // The first member after `start`, cyclically, `start` itself last; -1 if none was seen.

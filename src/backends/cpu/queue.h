@@ -53,9 +53,10 @@ class Claims {
         return total - next;
     }
   }
-  bool empty() const {
+  bool any(bool user_allowed) const {
     const uint64_t word = word_.load();
-    return static_cast<uint32_t>(word) >= static_cast<uint32_t>((word & ~kUser) >> 32);
+    if ((word & kUser) && !user_allowed) return false;
+    return static_cast<uint32_t>(word) < static_cast<uint32_t>((word & ~kUser) >> 32);
   }
 
  private:
