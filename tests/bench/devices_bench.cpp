@@ -99,6 +99,12 @@ int main() {
   CHECK(dgpuConfigSet("DGPU_CPU_DEVICES", "8"));
   CHECK(dgpuInit(nullptr));
   Setup one = make(1), eight = make(kDevices);
+  // Until the system has spread the new threads over the cores.
+  const auto warm = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
+  while (std::chrono::steady_clock::now() < warm) {
+    step(one, 5'000, false);
+    step(eight, 5'000, false);
+  }
   std::printf("%d layers of %d points; medians of %d steps, one device and eight in turn\n", kLayers, kPoints, kRuns);
   std::printf("%-12s %12s %14s %14s %8s\n", "step", "point", "1 device", "8 devices", "ratio");
   for (const uint64_t rounds : {500u, 5'000u, 25'000u}) {
