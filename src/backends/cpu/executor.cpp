@@ -19,7 +19,11 @@ constexpr uint64_t kSpinNs = 150'000;
 constexpr uint64_t kYieldAfterNs = 8'000;  // from then on a spinning thread offers its core to others
 constexpr uint64_t kYieldSoonNs = 100;     // instead, where that brought the work last time: the caller shares the core
 constexpr uint32_t kProbe = 16;            // every so many times it looks again whether that is still so
-constexpr uint64_t kQuantumNs = 300'000;   // with one queue while others wait
+// A yield that took this long gave the core to somebody who needs it: no core is idle. For a while spinning ends before
+// the first yield, as each one may cost a time slice of the system.
+constexpr uint64_t kContendedNs = 30'000;
+constexpr uint64_t kContendedForNs = 100'000'000;
+constexpr uint64_t kQuantumNs = 300'000;  // with one queue while others wait
 
 void futex_wait(std::atomic<uint32_t>& word, uint32_t value) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
@@ -37,6 +41,7 @@ void pause() {
 #endif
 }
 
+thread_local uint64_t t_contended_until = 0;
 thread_local bool t_inside = false;  // a worker, a user thread, or a thread that is helping already
 
 }  // namespace
@@ -289,29 +294,25 @@ Executor::Spin Executor::spin(Queue* queue) {
 }
 
 Executor::Spin Executor::spin_loop(Queue* queue) {
-  thread_local bool yield_soon = false;
-  thread_local uint32_t spins = 0;
   const uint64_t begin = now_ns();
-  const bool soon = yield_soon && ++spins % kProbe != 0;
-  uint64_t next_yield = begin + (soon ? kYieldSoonNs : kYieldAfterNs);
-  uint32_t yields = 0;
+  const uint64_t limit = begin < t_contended_until ? kYieldAfterNs : kSpinNs;
+  uint64_t next_yield = begin + kYieldAfterNs;
   for (uint32_t i = 1;; ++i) {
-    const bool queued = queue && queue->incoming.load(std::memory_order_relaxed) > Queue::kDead;
-    if (queued || any_work()) {
-      yield_soon = yields == 1 || yields == 2;
-      return queued ? Spin::kQueue : Spin::kWork;
-    }
+    if (queue && queue->incoming.load(std::memory_order_relaxed) > Queue::kDead) return Spin::kQueue;
+    if (any_work()) return Spin::kWork;
     pause();
-    if (i % (soon ? 2 : 8)) continue;
+    if (i % 32) continue;
     if (stopping_.load(std::memory_order_relaxed)) return Spin::kEnough;
     const Counts c = split(counts_.load());
     const uint64_t now = now_ns();
-    if (now - begin > kSpinNs || busy(c) + c.spinning > cores_) return Spin::kEnough;
-    if (now >= next_yield) {
-      sched_yield();
-      ++yields;
-      next_yield = now + (soon ? kYieldSoonNs : kYieldAfterNs / 4);
-    }
+    if (now - begin > limit || busy(c) + c.spinning > cores_) return Spin::kEnough;
+    if (now < next_yield) continue;
+    sched_yield();
+    const uint64_t back = now_ns();
+    next_yield = back + kYieldAfterNs / 4;
+    if (back - now < kContendedNs) continue;
+    t_contended_until = back + kContendedForNs;
+    return Spin::kEnough;
   }
 }
 
