@@ -10,6 +10,7 @@ target_compile_options(dgpu_flags INTERFACE -Wall -Wextra -Werror -Wshadow -Wno-
   $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor -Wno-missing-field-initializers>)
 target_include_directories(dgpu_flags INTERFACE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
 if(DGPU_SANITIZE)
+  add_link_options(-fsanitize=${DGPU_SANITIZE})  # every program, those without dgpu_flags, too
   target_compile_options(dgpu_flags INTERFACE -fsanitize=${DGPU_SANITIZE} -fno-omit-frame-pointer -g1
     -fno-sanitize-recover=all)
   target_link_options(dgpu_flags INTERFACE -fsanitize=${DGPU_SANITIZE})

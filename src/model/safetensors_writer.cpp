@@ -20,6 +20,7 @@ class Output {
     if (!done_) ::unlink(path_.c_str());
   }
   Status write(const void* data, size_t size) {
+    if (size == 0) return DGPU_STATUS_SUCCESS;
     if (!file_ || std::fwrite(data, 1, size, file_) != size) return error();
     written_ += size;
     return DGPU_STATUS_SUCCESS;

@@ -31,9 +31,11 @@ DGPU_API void* aligned_alloc(size_t alignment, size_t size) {
 }
 #endif
 
+#if COUNTED
 static void empty(void) {}
 static void one_pointer(const void* pointer) { (void)pointer; }
 static dgpuStatus_t callback(dgpuStatus_t status, void* user) { return status; }
+#endif
 
 static void submitting_allocates_nothing(void** state) {
 #if !COUNTED
