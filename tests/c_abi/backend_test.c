@@ -293,7 +293,7 @@ static void an_explicit_manifest_is_not_discovered(void** state) {
 
 static int set_up(void** state) {
   if (!mkdtemp(directory)) return -1;
-  if (dgpuConfigSet("DGPU_BACKEND_PROBE_TIMEOUT_MS", "300") != DGPU_STATUS_SUCCESS) return -1;
+  if (dgpuConfigSet("DGPU_BACKEND_PROBE_TIMEOUT_MS", "4000") != DGPU_STATUS_SUCCESS) return -1;
   return setup_library(state);
 }
 
