@@ -46,7 +46,9 @@ typedef struct dgpuBackendServices {
    * any thread, also from inside submit. `message` may be null. Memory of reported commands must not be touched. */
   void (*advance)(dgpuCore *core, dgpuCoreQueue *queue, uint64_t value, dgpuStatus_t outcome, const char *message,
                   int32_t native_code);
-  /* The device is gone: everything on it fails with DEVICE_LOST. */
+  /* The device is gone: everything on it fails with DEVICE_LOST at once. Commands that the backend holds are still
+   * reported as soon as their memory is not touched any more, if ever: memory and arguments of the others are kept, and
+   * their queues are destroyed with them when the library shuts down or the backend is unloaded. */
   void (*device_lost)(dgpuCore *core, dgpuCoreDevice *device, const char *message);
   void (*log)(dgpuCore *core, uint32_t level, const char *component, const char *message);
   /* Fills the calling thread's error record and returns `status`, so that `return services->fail(...)` reads well. */

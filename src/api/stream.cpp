@@ -92,7 +92,7 @@ dgpuStatus_t dgpuTimelineWait(dgpuTimeline_t timeline, uint64_t value, uint64_t 
   return entry("dgpuTimelineWait", [&]() -> Status {
     DGPU_PIN(Timeline, pinned, timeline);
     DGPU_TRY(may_block("dgpuTimelineWait"));
-    return pinned->wait(value, timeout_ns);
+    return wait_for(*pinned, value, timeout_ns);
   });
 }
 
@@ -252,7 +252,7 @@ dgpuStatus_t dgpuEventSynchronize(dgpuEvent_t event, uint64_t timeout_ns) {
     Ref<Timeline> timeline;
     uint64_t value = 0;
     DGPU_TRY(pinned->point(timeline, value));
-    return timeline->wait(value, timeout_ns);
+    return wait_for(*timeline, value, timeout_ns);
   });
 }
 

@@ -105,6 +105,11 @@ Status Context::synchronize(uint64_t timeout_ns) {
     // Failed work has retired; its failure is the stream's to tell.
     if (target.stream->timeline()->settled() < target.value) return status;
   }
+  // Cancelled work has settled, too: the caller shall know that it did not run.
+  if (const Status ended = interrupted_.load(std::memory_order_acquire)) {
+    return fail(ended, "context", "the wait was ended: {}",
+                ended == DGPU_STATUS_SHUTDOWN ? "the library is being shut down" : "a backend is being unloaded");
+  }
   return DGPU_STATUS_SUCCESS;
 }
 

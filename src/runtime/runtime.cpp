@@ -7,13 +7,31 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "runtime/context.h"
+#include "runtime/counters.h"
 #include "runtime/stream.h"
 
 namespace dgpu {
 
+namespace {
+// DGPU_METRIC_COMMANDS: what the living streams of the device have retired, and those that are gone.
+bool count_commands(backend::Device& device, uint32_t metric, dgpuMetric& out) {
+  if (metric != DGPU_METRIC_COMMANDS) return false;
+  uint64_t sum = device.state<DeviceCounters>().commands.load(std::memory_order_relaxed);
+  for (const auto& context : runtime().contexts()) {
+    for (const auto& stream : context->streams()) {
+      if (&stream->device() == &device) sum += stream->timeline()->retired();
+    }
+  }
+  out.value = static_cast<double>(sum);
+  out.absent = DGPU_ABSENT_NO;
+  return true;
+}
+}  // namespace
+
 Runtime::Runtime() {
   // Asking for it here makes the registry older: it stops after the runtime.
   backend::registry().set_runtime(this);
+  backend::registry().add_metric_source(count_commands);
 }
 
 Runtime& runtime() { return library().state<Runtime>(); }

@@ -7,6 +7,7 @@
 #include "backend/registry.h"
 #include "base/log.h"
 #include "base/struct.h"
+#include "runtime/counters.h"
 #include "runtime/deadline.h"
 #include "runtime/float_state.h"
 #include "runtime/runtime.h"
@@ -49,6 +50,7 @@ Stream::Stream(Ref<Context> context, uint32_t device, const Options& options)
       arena_(std::max(kArenaLeast, (mask_ + 1) * kArenaPerSlot)) {
   waiter_.fire = on_timeline;
   waiter_.stream = this;
+  timeline_->set_stream(this);
 }
 
 Status Stream::create(Ref<Context> context, uint32_t device, const Options& options, Ref<Stream>& out) {
@@ -74,6 +76,8 @@ Status Stream::open_queue(int32_t priority) {
 
 Stream::~Stream() {
   context_->remove_stream(this);
+  timeline_->set_stream(nullptr);
+  device_.state<DeviceCounters>().commands.fetch_add(timeline_->retired(), std::memory_order_relaxed);
   if (context_->memory()) context_->memory()->stream_gone();
   if (queue_) device_.queue().destroy(queue_);
   if (abandoned_.load()) {
@@ -168,6 +172,11 @@ Status Stream::wait(uint64_t value, uint64_t timeout_ns) {
     timeout_ns = deadline.remaining_ns();
   }
   return timeline_->wait(value, timeout_ns);
+}
+
+Status wait_for(Timeline& timeline, uint64_t value, uint64_t timeout_ns) {
+  if (const Ref<Stream> stream = timeline.stream()) return stream->wait(value, timeout_ns);
+  return timeline.wait(value, timeout_ns);
 }
 
 Status Stream::query() const {

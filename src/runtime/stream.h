@@ -144,4 +144,7 @@ class Stream final : public Object, public backend::QueueSink {
   Stream* pump_next = nullptr;  // list of streams that this thread still has to pump
 };
 
+// Waits for any timeline; where a stream moves it, the thread helps the stream's device.
+Status wait_for(Timeline& timeline, uint64_t value, uint64_t timeout_ns);
+
 }  // namespace dgpu

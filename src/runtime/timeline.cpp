@@ -4,6 +4,7 @@
 
 #include "runtime/context.h"
 #include "runtime/deadline.h"
+#include "runtime/stream.h"
 
 namespace dgpu {
 
@@ -189,6 +190,16 @@ void Timeline::open_failure(uint64_t first, ErrorRecord record) {
 void Timeline::close_failure(uint64_t last) {
   std::lock_guard lock(mutex_);
   if (!failed_.empty() && failed_.back().last == kOpen) failed_.back().last = last;
+}
+
+void Timeline::set_stream(Stream* stream) {
+  std::lock_guard lock(mutex_);
+  stream_ = stream;
+}
+
+Ref<Stream> Timeline::stream() const {
+  std::lock_guard lock(mutex_);
+  return stream_ && stream_->try_ref() ? Ref<Stream>::adopt(stream_) : nullptr;
 }
 
 void Timeline::interrupt(Status status) {

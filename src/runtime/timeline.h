@@ -14,6 +14,7 @@
 namespace dgpu {
 
 class Context;
+class Stream;
 
 // The record of an asynchronous failure, shared by all who wait for it.
 using ErrorRecord = std::shared_ptr<const dgpuErrorInfo>;
@@ -67,6 +68,7 @@ class Timeline final : public Object {
   Status fail(uint64_t value, ErrorRecord record);
 
   // ---- the owning stream; calls do not overlap ----
+  void set_stream(Stream* stream);  // null when it goes
   void publish_submitted(uint64_t value) { submitted_.store(value, std::memory_order_release); }
   // Values from `first` on carry the failure, until close_failure says which one was the last.
   void open_failure(uint64_t first, ErrorRecord record);
@@ -81,6 +83,9 @@ class Timeline final : public Object {
 
   // Wakes all who block, now and later, with `status` (SHUTDOWN, CANCELLED). Outcomes do not change.
   void interrupt(Status status);
+
+  // The stream while it lives; null for user-owned timelines.
+  Ref<Stream> stream() const;
 
   // Links of the context's list.
   Timeline* list_next = nullptr;
@@ -107,6 +112,7 @@ class Timeline final : public Object {
   mutable std::mutex mutex_;
   std::condition_variable woken_;
   TimelineWaiter* waiters_ = nullptr;
+  Stream* stream_ = nullptr;
   std::vector<Interval> failed_;  // ascending
   uint64_t forgotten_ = 0;        // outcomes up to here are no longer kept
 };
