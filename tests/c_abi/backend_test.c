@@ -117,7 +117,7 @@ static void other_versions_are_refused(void** state) {
 static void crashes_and_hangs_are_contained(void** state) {
   refused(plugin("crash_in_query"), "crashed in its dgpuBackendQuery");
   refused(plugin("crash_in_load"), "crashed while it was loaded");
-  refused(plugin("hang_in_query"), "did not answer within 300 ms in its dgpuBackendQuery");
+  refused(plugin("hang_in_query"), "did not answer within 2000 ms in its dgpuBackendQuery");
 }
 
 static void an_incomplete_or_failing_plugin_is_refused(void** state) {
@@ -224,8 +224,18 @@ static void* use_devices(void* unused) {
   return NULL;
 }
 
+/* Sanitizers replace malloc by one that a forked child of several threads cannot use: no probe there. */
+static void without_probe_under_sanitizers(void) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  OK(dgpuShutdown());
+  OK(dgpuConfigSet("DGPU_BACKEND_PROBE", "0"));
+  OK(dgpuInit(NULL));
+#endif
+}
+
 static void unload_and_load_while_others_call(void** state) {
   pthread_t threads[4];
+  without_probe_under_sanitizers();
   atomic_store(&stop_calls, 0);
   for (int i = 0; i < 4; ++i) assert_int_equal(pthread_create(&threads[i], NULL, use_devices, NULL), 0);
   for (int i = 0; i < 40; ++i) {
@@ -243,6 +253,7 @@ static void unload_and_load_while_others_call(void** state) {
 
 static int discover_with_path(const char* path) {
   if (dgpuShutdown() != DGPU_STATUS_SUCCESS) return -1;
+  if (dgpuConfigSet("DGPU_BACKEND_PROBE", NULL) != DGPU_STATUS_SUCCESS) return -1;
   if (dgpuConfigSet("DGPU_BACKEND_PATH", path) != DGPU_STATUS_SUCCESS) return -1;
   return dgpuInit(NULL) == DGPU_STATUS_SUCCESS ? 0 : -1;
 }
@@ -293,7 +304,7 @@ static void an_explicit_manifest_is_not_discovered(void** state) {
 
 static int set_up(void** state) {
   if (!mkdtemp(directory)) return -1;
-  if (dgpuConfigSet("DGPU_BACKEND_PROBE_TIMEOUT_MS", "4000") != DGPU_STATUS_SUCCESS) return -1;
+  if (dgpuConfigSet("DGPU_BACKEND_PROBE_TIMEOUT_MS", "2000") != DGPU_STATUS_SUCCESS) return -1;
   return setup_library(state);
 }
 
