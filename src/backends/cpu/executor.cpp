@@ -296,20 +296,28 @@ Executor::Spin Executor::spin(Queue* queue) {
 Executor::Spin Executor::spin_loop(Queue* queue) {
   const uint64_t begin = now_ns();
   const uint64_t limit = begin < t_contended_until ? kYieldAfterNs : kSpinNs;
-  uint64_t next_yield = begin + kYieldAfterNs;
+  thread_local bool yield_soon = false;
+  thread_local uint32_t spins = 0;
+  const bool soon = yield_soon && ++spins % kProbe != 0;
+  uint64_t next_yield = begin + (soon ? kYieldSoonNs : kYieldAfterNs);
+  uint32_t yields = 0;
   for (uint32_t i = 1;; ++i) {
-    if (queue && queue->incoming.load(std::memory_order_relaxed) > Queue::kDead) return Spin::kQueue;
-    if (any_work()) return Spin::kWork;
+    const bool queued = queue && queue->incoming.load(std::memory_order_relaxed) > Queue::kDead;
+    if (queued || any_work()) {
+      yield_soon = yields == 1 || yields == 2;
+      return queued ? Spin::kQueue : Spin::kWork;
+    }
     pause();
-    if (i % 32) continue;
+    if (i % (soon ? 2 : 8)) continue;
     if (stopping_.load(std::memory_order_relaxed)) return Spin::kEnough;
     const Counts c = split(counts_.load());
     const uint64_t now = now_ns();
     if (now - begin > limit || busy(c) + c.spinning > cores_) return Spin::kEnough;
     if (now < next_yield) continue;
     sched_yield();
+    ++yields;
     const uint64_t back = now_ns();
-    next_yield = back + kYieldAfterNs / 4;
+    next_yield = back + (soon ? kYieldSoonNs : kYieldAfterNs / 4);
     if (back - now < kContendedNs) continue;
     t_contended_until = back + kContendedForNs;
     return Spin::kEnough;
@@ -370,6 +378,7 @@ bool Executor::help(Queue& queue, uint64_t value) {
       entered = t_inside = true;
     }
     Turn turn{Mode::kHelper, 0, value};
+    const uint64_t before = queue.reported.load();
     bool worked = true;
     if (take_ready(queue)) {
       turn.begin_ns = now_ns();
@@ -381,7 +390,8 @@ bool Executor::help(Queue& queue, uint64_t value) {
     }
     counts_.fetch_sub(kHelping);
     if (any_work()) wake(1);
-    did = did || worked;
+    // A queue whose next command is user code was only taken and given back.
+    did = did || (worked && (!turn.refused || queue.reported.load() != before));
     if (!worked || turn.refused) break;
   }
   if (entered) {
