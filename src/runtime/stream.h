@@ -109,7 +109,8 @@ class Stream final : public Object, public backend::QueueSink {
   ArgumentArena arena_;
   dgpuBackendQueue* queue_ = nullptr;
 
-  std::mutex submit_;              // order of slots; never held while anything runs
+  // A line of their own each: the submitters', the word between both sides, the reporting side's, the pump's.
+  alignas(64) std::mutex submit_;  // order of slots; never held while anything runs
   uint64_t reserved_ = 0;          // under submit_: last slot that was filled, published or not
   std::atomic<int32_t> state_{0};  // 0 healthy, else why submits are refused
   mutable std::mutex failure_mutex_;
@@ -121,13 +122,13 @@ class Stream final : public Object, public backend::QueueSink {
   std::atomic<bool> lost_{false};
   std::atomic<bool> abandoned_{false};
   // The reporting side's; the pump reads it after the report, and writes only while the backend holds nothing.
-  uint64_t last_reported_ = 0;
+  alignas(64) uint64_t last_reported_ = 0;
   Report report_{};  // first failure since the last reset
   std::atomic<bool> report_made_{false};
 
   // The pump's own.
   static constexpr unsigned kBatch = 32;
-  uint64_t next_ = 1;  // first slot not dispatched
+  alignas(64) uint64_t next_ = 1;  // first slot not dispatched
   uint64_t retired_ = 0;
   uint64_t reported_ = 0;  // by the backend
   uint64_t handed_ = 0;    // last value handed to the backend

@@ -103,8 +103,8 @@ class Timeline final : public Object {
 
   alignas(64) std::atomic<uint64_t> settled_;
   std::atomic<uint64_t> retired_;
-  std::atomic<uint64_t> submitted_;
-  std::atomic<uint32_t> sleepers_{0};  // threads and waiters that want to be woken
+  alignas(64) std::atomic<uint64_t> submitted_;    // submitters write it, the others are written by whoever retires
+  alignas(64) std::atomic<uint32_t> sleepers_{0};  // threads and waiters that want to be woken
   std::atomic<uint32_t> failures_{0};
   std::atomic<int32_t> interrupted_{0};
   const Owner owner_;
