@@ -22,8 +22,8 @@ enum {
 typedef void (*dgpuKernelFunction)(void); /* cast from the function's real type */
 
 enum {
-  DGPU_KERNEL_MAY_BLOCK = 1, /* runs on a thread of its own kind, one launch at a time, grid points in order: for code
-                                that takes locks, such as Python callbacks */
+  DGPU_KERNEL_MAY_BLOCK = 1, /* runs on a thread of its own kind, all grid points of a launch in order; launches on
+                                different streams may run at once: for code that takes locks, such as Python callbacks */
   DGPU_KERNEL_STATUS = 2     /* the function returns int32_t: a negative value fails the command */
 };
 

@@ -1,6 +1,7 @@
 /* Kernels: signatures, launches, argument checks, failure. */
 #include <pthread.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 #include "devices.h"
 
@@ -225,19 +226,38 @@ static void a_failing_kernel_fails_its_command(void** state) {
   OK(dgpuContextDestroy(context));
 }
 
-static void kernels_that_may_block_run_one_at_a_time(void** state) {
+static void kernels_that_may_block_run_in_order(void** state) {
   dgpuDevice_t device = cpu_device(0);
-  dgpuContext_t context = context_of_two(device, cpu_device(1));
-  dgpuStream_t streams[2] = {stream_on(context, device), stream_on(context, cpu_device(1))};
+  dgpuContext_t context = context_of(device);
+  dgpuStream_t stream = stream_on(context, device);
   dgpuKernel_t kernel = NULL;
   OK(dgpuKernelCreate(context, "slow", FUNCTION(one_at_a_time), "gx", NULL, DGPU_KERNEL_MAY_BLOCK, &kernel));
   for (int i = 0; i < 20; ++i) {
-    OK(dgpuKernelLaunch(streams[i & 1], kernel, 50, 1, 1, NULL, NULL, 0));
+    OK(dgpuKernelLaunch(stream, kernel, 50, 1, 1, NULL, NULL, 0));
   }
   OK(dgpuContextSynchronize(context, LONG_TIME));
   assert_int_equal(atomic_load(&points), 20 * 50);
   assert_int_equal(atomic_load(&most_inside), 1);
   assert_int_equal(atomic_load(&out_of_order), 0);
+  OK(dgpuContextDestroy(context));
+}
+
+/* A kernel that waits for one on another stream: neither may keep the other from running. */
+static atomic_int arrived;
+static void meet(void) {
+  atomic_fetch_add(&arrived, 1);
+  for (int i = 0; i < 60000 && atomic_load(&arrived) < 2; ++i) usleep(1000);
+}
+
+static void kernels_that_may_block_do_not_block_other_streams(void** state) {
+  dgpuContext_t context = context_of_two(cpu_device(0), cpu_device(1));
+  dgpuStream_t a = stream_on(context, cpu_device(0)), b = stream_on(context, cpu_device(1));
+  dgpuKernel_t kernel = NULL;
+  OK(dgpuKernelCreate(context, "meet", meet, "", NULL, DGPU_KERNEL_MAY_BLOCK, &kernel));
+  OK(dgpuKernelLaunch(a, kernel, 1, 1, 1, NULL, NULL, 0));
+  OK(dgpuKernelLaunch(b, kernel, 1, 1, 1, NULL, NULL, 0));
+  OK(dgpuContextSynchronize(context, LONG_TIME));
+  assert_int_equal(atomic_load(&arrived), 2);
   OK(dgpuContextDestroy(context));
 }
 
@@ -278,7 +298,8 @@ int main(void) {
       cmocka_unit_test(signatures_are_checked),
       cmocka_unit_test(a_device_without_host_functions_says_so),
       cmocka_unit_test(a_failing_kernel_fails_its_command),
-      cmocka_unit_test(kernels_that_may_block_run_one_at_a_time),
+      cmocka_unit_test(kernels_that_may_block_run_in_order),
+      cmocka_unit_test(kernels_that_may_block_do_not_block_other_streams),
       cmocka_unit_test(long_argument_lists_wrap_around),
   };
   return cmocka_run_group_tests(tests, setup_devices, teardown_library);
