@@ -35,7 +35,12 @@ void FreeSet::remove(Block* block) {
 }
 
 Pool::Pool(Context& context, AddressTable& addresses, std::unique_ptr<SegmentSource> source)
-    : context_(context), addresses_(addresses), source_(std::move(source)) {}
+    : context_(context), addresses_(addresses), source_(std::move(source)) {
+  stream_sets_.reserve(kSpares);
+  spare_sets_.reserve(kSpares);
+  spare_blocks_.reserve(256);
+  spare_sets_.push_back(std::make_unique<FreeSet>(nullptr));
+}
 
 Pool::~Pool() {
   for (PoolSegment* segment = segments_; segment; segment = segment->next) {
@@ -71,7 +76,13 @@ FreeSet* Pool::find_set(Timeline* timeline) const {
 
 FreeSet& Pool::stream_set(Timeline* timeline) {
   if (FreeSet* set = find_set(timeline)) return *set;
-  stream_sets_.push_back(std::make_unique<FreeSet>(Ref<Timeline>::retain(timeline)));
+  if (spare_sets_.empty()) {
+    stream_sets_.push_back(std::make_unique<FreeSet>(Ref<Timeline>::retain(timeline)));
+  } else {
+    stream_sets_.push_back(std::move(spare_sets_.back()));
+    spare_sets_.pop_back();
+    stream_sets_.back()->bind(Ref<Timeline>::retain(timeline));
+  }
   return *stream_sets_.back();
 }
 
@@ -108,8 +119,11 @@ void Pool::poll() {
     if (set.oldest()) {
       ++i;
     } else {
-      stream_sets_[i] = std::move(stream_sets_.back());
+      std::unique_ptr<FreeSet> empty = std::move(stream_sets_[i]);
+      if (i + 1 < stream_sets_.size()) stream_sets_[i] = std::move(stream_sets_.back());
       stream_sets_.pop_back();
+      empty->bind(nullptr);
+      if (spare_sets_.size() < kSpares) spare_sets_.push_back(std::move(empty));
     }
   }
   for (size_t i = 0; i < quarantine_.size();) {

@@ -28,6 +28,7 @@ class FreeSet {
  public:
   explicit FreeSet(Ref<Timeline> timeline) : timeline_(std::move(timeline)) {}
   Timeline* timeline() const { return timeline_.get(); }
+  void bind(Ref<Timeline> timeline) { timeline_ = std::move(timeline); }  // of an empty set
   void insert(Block* block);
   void remove(Block* block);
   Block* find(uint64_t size, bool large) const { return index_[large].find(size); }
@@ -35,7 +36,7 @@ class FreeSet {
   uint64_t bytes() const { return bytes_; }
 
  private:
-  const Ref<Timeline> timeline_;  // null: the general set
+  Ref<Timeline> timeline_;        // null: the general set, or a spare one
   FreeIndex index_[2];            // small and large segments
   Block* oldest_ = nullptr;       // by age of insertion; a young block with an old value only waits longer
   Block* newest_ = nullptr;
@@ -87,6 +88,8 @@ class Pool {
   std::mutex mutex_;
   FreeSet general_{nullptr};
   std::vector<std::unique_ptr<FreeSet>> stream_sets_;
+  static constexpr size_t kSpares = 8;
+  std::vector<std::unique_ptr<FreeSet>> spare_sets_;  // empty ones, so that freeing in a busy stream allocates nothing
   std::vector<Quarantined> quarantine_;
   PoolSegment* segments_ = nullptr;
   std::deque<PoolSegment> segment_store_;
