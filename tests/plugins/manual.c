@@ -1,6 +1,7 @@
 /* A backend whose commands run when the test says so, whose memory the host cannot touch, and which can fail, refuse
  * and lose its device on demand. The test finds the manual_* functions with dlsym. */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,8 +29,9 @@ static dgpuBackendDevice* the_device;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static Item* first;
 static Item** last = &first;
-static int run_at_once, live_queues, live_blocks, resets;
-static dgpuStatus_t next_outcome, next_refusal;
+/* Set by the test's thread, used on whichever thread submits, runs or frees. */
+static atomic_int run_at_once, live_queues, live_blocks, resets;
+static _Atomic dgpuStatus_t next_outcome, next_refusal;
 
 static dgpuStatus_t run(const dgpuBackendCommand* command) {
   if (command->kind == DGPU_COMMAND_COPY) {
@@ -49,8 +51,7 @@ static dgpuStatus_t run(const dgpuBackendCommand* command) {
 
 static void run_and_report(dgpuBackendQueue* queue, dgpuBackendCommand* command) {
   const uint64_t value = command->value;
-  dgpuStatus_t outcome = next_outcome;
-  next_outcome = DGPU_STATUS_SUCCESS;
+  dgpuStatus_t outcome = atomic_exchange(&next_outcome, DGPU_STATUS_SUCCESS);
   if (queue->failed) {
     outcome = DGPU_STATUS_CANCELLED;
   } else if (outcome == DGPU_STATUS_SUCCESS) {
@@ -136,13 +137,13 @@ static dgpuStatus_t memory_allocate(dgpuBackendDevice* device, uint64_t size, dg
   out->memory->bytes = aligned_alloc(256, size);
   out->native = (uint64_t)(uintptr_t)out->memory->bytes;
   out->host = NULL;
-  __atomic_add_fetch(&live_blocks, 1, __ATOMIC_SEQ_CST);
+  ++live_blocks;
   return DGPU_STATUS_SUCCESS;
 }
 static void memory_free(dgpuBackendDevice* device, dgpuBackendMemory* memory) {
   free(memory->bytes);
   free(memory);
-  __atomic_sub_fetch(&live_blocks, 1, __ATOMIC_SEQ_CST);
+  --live_blocks;
 }
 
 static dgpuStatus_t queue_create(dgpuBackendDevice* device, dgpuCoreQueue* core_queue, int32_t priority,
@@ -150,18 +151,17 @@ static dgpuStatus_t queue_create(dgpuBackendDevice* device, dgpuCoreQueue* core_
   dgpuBackendQueue* queue = calloc(1, sizeof(*queue));
   queue->core = core_queue;
   *out_queue = queue;
-  __atomic_add_fetch(&live_queues, 1, __ATOMIC_SEQ_CST);
+  ++live_queues;
   return DGPU_STATUS_SUCCESS;
 }
 static void queue_destroy(dgpuBackendQueue* queue) {
   free(queue);
-  __atomic_sub_fetch(&live_queues, 1, __ATOMIC_SEQ_CST);
+  --live_queues;
 }
 static dgpuStatus_t queue_submit(dgpuBackendQueue* queue, dgpuBackendCommand* const* commands, uint32_t count) {
-  if (next_refusal != DGPU_STATUS_SUCCESS) {
-    const dgpuStatus_t status = next_refusal;
-    next_refusal = DGPU_STATUS_SUCCESS;
-    return services->fail(services->core, status, "queue", "the manual device takes nothing today", 13);
+  const dgpuStatus_t refusal = atomic_exchange(&next_refusal, DGPU_STATUS_SUCCESS);
+  if (refusal != DGPU_STATUS_SUCCESS) {
+    return services->fail(services->core, refusal, "queue", "the manual device takes nothing today", 13);
   }
   for (uint32_t i = 0; i < count; ++i) {
     if (run_at_once) {
@@ -187,7 +187,8 @@ static void queue_reset(dgpuBackendQueue* queue) {
 static dgpuStatus_t initialize(const dgpuBackendServices* given, void** out_backend) {
   services = given;
   run_at_once = 0;
-  next_outcome = next_refusal = DGPU_STATUS_SUCCESS;
+  next_outcome = DGPU_STATUS_SUCCESS;
+  next_refusal = DGPU_STATUS_SUCCESS;
   *out_backend = &mutex;
   return DGPU_STATUS_SUCCESS;
 }
