@@ -46,8 +46,7 @@ Status create_stream(dgpuContext_t context, dgpuDevice_t device, const dgpuStrea
 
 extern "C" {
 
-// ---- Timelines
-// -------------------------------------------------------------------------------------------------------
+// ---- Timelines ----
 
 dgpuStatus_t dgpuTimelineCreate(dgpuContext_t context, uint64_t initial_value, dgpuTimeline_t* out_timeline) {
   return entry("dgpuTimelineCreate", [&]() -> Status {
@@ -114,8 +113,7 @@ dgpuStatus_t dgpuTimelineQuery(dgpuTimeline_t timeline, uint64_t value) {
   });
 }
 
-// ---- Streams
-// ---------------------------------------------------------------------------------------------------------
+// ---- Streams ----
 
 dgpuStatus_t dgpuStreamCreate(dgpuContext_t context, dgpuDevice_t device, const dgpuStreamOptions* options,
                               dgpuStream_t* out_stream) {
@@ -206,8 +204,7 @@ dgpuStatus_t dgpuStreamHostCallback(dgpuStream_t stream, dgpuHostCallback callba
   });
 }
 
-// ---- Events
-// ----------------------------------------------------------------------------------------------------------
+// ---- Events ----
 
 dgpuStatus_t dgpuEventCreate(dgpuContext_t context, uint32_t flags, dgpuEvent_t* out_event) {
   return entry("dgpuEventCreate", [&]() -> Status {

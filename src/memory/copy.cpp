@@ -70,8 +70,7 @@ Status check_overlap(const Side& dst, const Side& src, const Shape& shape) {
   return fail(DGPU_STATUS_INVALID_ARGUMENT, "dst", "source and destination overlap; copy through another buffer");
 }
 
-// ---- staged
-// ----------------------------------------------------------------------------------------------------------
+// ---- staged ----
 
 constexpr uint64_t kStage = uint64_t{4} << 20;
 
@@ -129,8 +128,7 @@ struct StagedCopy {
   }
 };
 
-// ---- all copies
-// --------------------------------------------------------------------------------------------------------
+// ---- all copies ----
 
 struct Address {
   dgpuAddr_t address = 0;
@@ -230,8 +228,7 @@ Status write(Context& context, const Location& dst, const void* src, uint64_t si
   return transfer(context, dst, const_cast<void*>(src), size, false);
 }
 
-// ---- fill
-// --------------------------------------------------------------------------------------------------------------
+// ---- fill ----
 
 namespace {
 struct StagedFill {

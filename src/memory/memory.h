@@ -13,8 +13,7 @@ namespace dgpu::memory {
 // Gives a new context its pools. Once, before the context is published.
 Status attach(Context& context);
 
-// ---- Allocation. `device` is an index in the context.
-// ----------------------------------------------------------------
+// ---- Allocation. `device` is an index in the context. ----
 
 Status allocate(Context& context, uint32_t device, uint64_t size, dgpuAddr_t& out);
 // `pointer` may be null.
@@ -29,8 +28,7 @@ Status info(Context& context, dgpuAddr_t address, dgpuMemInfo& out);
 Status stats(Context& context, uint32_t device, dgpuMemStats& out);
 Status trim(Context& context, uint32_t device, uint64_t keep_bytes);
 
-// ---- Commands. `function` is the API function, static storage. QUEUE_FULL is a positive status.
-// -----------------------
+// ---- Commands. `function` is the API function, static storage. QUEUE_FULL is a positive status. ----
 
 Status copy(Stream& stream, const char* function, dgpuAddr_t dst, dgpuAddr_t src, uint64_t size);
 Status copy_from_host(Stream& stream, const char* function, dgpuAddr_t dst, const void* src, uint64_t size);
@@ -41,7 +39,7 @@ Status fill(Stream& stream, const char* function, dgpuAddr_t dst, uint64_t patte
             uint64_t size);
 
 // ---- For host tasks (Submission::add_task): blocking access to memory located at submit (Submission::locate).
-// --------- The range must lie in the located allocation. A null result of Location::host() means that the host cannot
+// The range must lie in the located allocation. A null result of Location::host() means that the host cannot
 // touch it.
 
 Status read(Context& context, const Location& src, void* dst, uint64_t size);

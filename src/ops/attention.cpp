@@ -90,8 +90,7 @@ Status infer(const OpSpec& spec, Outputs& outputs) {
   return DGPU_STATUS_SUCCESS;
 }
 
-// ---- Reference
-// -------------------------------------------------------------------------------------------------------
+// ---- Reference ----
 
 struct Source {
   const RefTensor *k, *v, *table, *lengths, *positions = nullptr, *pick = nullptr;

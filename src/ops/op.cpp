@@ -7,8 +7,7 @@
 
 namespace dgpu::ops {
 
-// ---- OpSpec
-// ----------------------------------------------------------------------------------------------------------
+// ---- OpSpec ----
 
 namespace {
 template <typename T>
@@ -45,8 +44,7 @@ int64_t RefTensor::size() const {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<int64_t>());
 }
 
-// ---- Building
-// --------------------------------------------------------------------------------------------------------
+// ---- Building ----
 
 namespace {
 
@@ -180,8 +178,7 @@ Status set_port(OpSpec& spec, std::string_view name, const dgpuTensorDesc& d) {
   return DGPU_STATUS_SUCCESS;
 }
 
-// ---- Whole checks
-// ----------------------------------------------------------------------------------------------------
+// ---- Whole checks ----
 
 namespace {
 

@@ -112,8 +112,7 @@ Status Plan::execute(Stream& stream, const char* function, const dgpuAddr_t* add
   return DGPU_STATUS_SUCCESS;
 }
 
-// ---- The reference as a host task
-// ------------------------------------------------------------------------------------
+// ---- The reference as a host task ----
 
 struct Plan::HostCall {
   Plan* plan;  // kept by the command

@@ -69,8 +69,7 @@ Status reference(const OpSpec& spec, RefTensors& tensors) {
   return schema->reference(plain, tensors);
 }
 
-// ---- Host memory
-// -----------------------------------------------------------------------------------------------------
+// ---- Host memory ----
 
 namespace {
 

@@ -12,8 +12,7 @@ namespace dgpu::ops {
 
 using Outputs = std::map<std::string, dgpuTensorDesc, std::less<>>;
 
-// ---- Rows of a schema
-// ------------------------------------------------------------------------------------------------
+// ---- Rows of a schema ----
 
 using Dtypes = std::vector<dgpuDtype_t>;
 const Dtypes& floats();    // f32 bf16 f16, and f64 for the reference
@@ -43,8 +42,7 @@ const char* attr_type_name(uint32_t type);      // "int"
 std::string attr_text(const AttrValue& value);  // as in an error message
 std::string dtypes_text(const Dtypes& dtypes);  // "f32 bf16 f16 f64"
 
-// ---- Errors: "rms_norm: attribute eps: ..."
-// --------------------------------------------------------------------------
+// ---- Errors: "rms_norm: attribute eps: ..." ----
 
 Status fail_op(Status status, const OpSpec& spec, std::string_view kind, std::string_view name, std::string_view text);
 
@@ -66,8 +64,7 @@ Status bad_data(const OpSpec& spec, std::string_view port, fmt::format_string<Ar
   return fail_op(DGPU_STATUS_DATA_OUT_OF_RANGE, spec, "port", port, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// ---- Dimensions
-// ------------------------------------------------------------------------------------------------------
+// ---- Dimensions ----
 
 // Two dimensions agree when both have the same symbol, or are fixed with the same extent.
 struct Dim {

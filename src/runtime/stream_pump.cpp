@@ -249,8 +249,7 @@ void Stream::run_signal(Slot& s) {
   s.set_done();
 }
 
-// ---- work of the core: callbacks, tasks
-// ------------------------------------------------------------------------------
+// ---- work of the core: callbacks, tasks ----
 
 void Stream::start_work(Slot& s) {
   ref();
@@ -319,8 +318,7 @@ void Stream::core_done(Slot& s, Status result, ErrorRecord record) {
   drop(runtime, this);
 }
 
-// ---- reports of the backend
-// ------------------------------------------------------------------------------------------
+// ---- reports of the backend ----
 
 void Stream::advance(uint64_t value, dgpuStatus_t outcome, const char* message, int32_t native_code) noexcept {
   if (value <= last_reported_ || value > submitted()) {

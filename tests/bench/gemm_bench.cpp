@@ -128,8 +128,7 @@ std::function<void(int)> onednn(OneDnn& d, const Shape& s, Type type, bool weigh
   };
 }
 
-// ---- Cases
-// -----------------------------------------------------------------------------------------------------------
+// ---- Cases ----
 
 Problem problem(const Shape& s, Type a, Type b, Type out, bool weights_nk, Activation activation) {
   Problem p;

@@ -54,8 +54,7 @@ Result measure(Submit&& submit, Wait&& wait) {
   return {latency[latency.size() / 2], latency[latency.size() * 99 / 100], rate[rate.size() / 2]};
 }
 
-// ---- libdgpu
-// -----------------------------------------------------------------------------------------------------------
+// ---- libdgpu ----
 
 void check(dgpuStatus_t status, const char* what) {
   if (status == DGPU_STATUS_SUCCESS) return;
@@ -99,8 +98,7 @@ Result run_dgpu(double& submit_ns) {
   return result;
 }
 
-// ---- PoCL
-// --------------------------------------------------------------------------------------------------------------
+// ---- PoCL ----
 
 bool run_opencl(Result& result, std::string& name) {
   cl_platform_id platform = nullptr;

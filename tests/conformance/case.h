@@ -85,8 +85,7 @@ bool is_int(dgpuDtype_t dtype);
 // Runs the f64 reference of the case with other attributes and inputs; for magnitudes. Outputs are f64.
 std::map<std::string, Values> reference(const Case& test, const std::map<std::string, Values>& inputs);
 
-// ---- The grid: each adds the cases of some operators. `full` false: a reduced grid for sanitizers.
-// -------------------
+// ---- The grid: each adds the cases of some operators. `full` false: a reduced grid for sanitizers. ----
 
 using Grid = std::vector<Case>;
 void elementwise_grid(Grid& grid, bool full);

@@ -385,8 +385,7 @@ TEST_P(Gemm, SplitsAlongK) {
   }
 }
 
-// ---- Pieces
-// -----------------------------------------------------------------------------------------------------------
+// ---- Pieces ----
 
 TEST_P(Gemm, ConversionsAreExactAndRoundToNearestEven) {
   const Kernels& t = *GetParam();

@@ -193,8 +193,7 @@ TEST(OpsDecompose, Glu) {
          6);
 }
 
-// ---- Claims
-// ----------------------------------------------------------------------------------------------------------
+// ---- Claims ----
 
 struct Claim {
   std::vector<const char*> attributes, ports;
@@ -261,8 +260,7 @@ TEST(OpsClaims, DefaultsAndStars) {
   EXPECT_EQ(match_claim({&one.row, &any.row}, attention.spec, reason), &any.row);
 }
 
-// ---- Extents
-// ---------------------------------------------------------------------------------------------------------
+// ---- Extents ----
 
 TEST(OpsExtents, TouchedBytesFollowSymbols) {
   dgpuTensorDesc t = packed(kF32, {{10, 1}, {4, 0}});

@@ -108,8 +108,7 @@ TEST(OpsReference, PhiloxKnownAnswers) {
             (Counter{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
-// ---- Helpers for the properties
-// --------------------------------------------------------------------------------------
+// ---- Helpers for the properties ----
 
 RefTensor floats_of(std::vector<int64_t> shape, std::vector<double> data = {}) {
   RefTensor t;
@@ -285,8 +284,7 @@ TEST(OpsReference, TopKTakesNanAsLargest) {
   EXPECT_EQ(run.t["out"].i, (std::vector<int64_t>{1, 0}));
 }
 
-// ---- Data out of range
-// -----------------------------------------------------------------------------------------------
+// ---- Data out of range ----
 
 TEST(OpsReference, DataOutOfRangeNamesThePort) {
   const auto expect = [](Example run, const char* port) {
@@ -321,8 +319,7 @@ TEST(OpsReference, DataOutOfRangeNamesThePort) {
   expect(attention(4, 1, 3), "offsets");
 }
 
-// ---- Types, strides, symbols
-// -----------------------------------------------------------------------------------------
+// ---- Types, strides, symbols ----
 
 // bf16 values are rounded once from f64: 1 + 2^-8 + 2^-30 is above the tie and must round up, also where a detour over
 // f32 would make it a tie.

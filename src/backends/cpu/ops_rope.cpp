@@ -131,8 +131,7 @@ std::unique_ptr<Kernel> make_rope(const kit::OpView& op, std::string* reason) {
   return std::make_unique<Rope>(op);
 }
 
-// ---- rope_freqs
-// -------------------------------------------------------------------------------------------------------
+// ---- rope_freqs ----
 
 // The published implementation (Hugging Face transformers, modeling_rope_utils) computes tensors in f32 and scalars of
 // the configuration in f64; each f32 operation here is one of its operations.
