@@ -37,6 +37,12 @@ Status Session::take_slot(uint32_t& slot) {
   return DGPU_STATUS_SUCCESS;
 }
 
+uint64_t Session::state_bytes(const graph::State& state, uint64_t length) const {
+  const uint64_t entries =
+      state.cache == graph::kNone ? 1 : static_cast<uint64_t>(cache_entries(program_.caches[state.cache], length));
+  return state_row(state, 0).bytes_per_entry * entries;
+}
+
 Status Sequence::create(Session& session, Ref<Sequence>& out) {
   uint32_t slot = 0;
   {
@@ -61,9 +67,8 @@ Status Sequence::fork(Stream& stream, Ref<Sequence>& out) {
   DGPU_TRY(s.order_after_last(stream));
   for (const auto& state : s.program_.states) {
     const auto from = s.state_row(state, slot_), to = s.state_row(state, made->slot_);
-    const uint64_t entries =
-        state.cache == graph::kNone ? 1 : static_cast<uint64_t>(cache_entries(s.program_.caches[state.cache], length_));
-    if (entries) DGPU_TRY(copy(stream, to.address, from.address, from.bytes_per_entry * entries));
+    const uint64_t bytes = s.state_bytes(state, length_);
+    if (bytes) DGPU_TRY(copy(stream, to.address, from.address, bytes));
   }
   s.note_last(stream);
   made->length_ = length_;
@@ -111,12 +116,7 @@ Status Sequence::save(Stream& stream, void* buffer, size_t size, size_t* needed)
   SavedHeader header;
   header.layout = s.layout_hash();
   header.length = length_;
-  const auto bytes_of = [&](const graph::State& state) {
-    const auto entries =
-        state.cache == graph::kNone ? 1 : static_cast<uint64_t>(cache_entries(s.program_.caches[state.cache], length_));
-    return s.state_row(state, slot_).bytes_per_entry * entries;
-  };
-  for (const auto& state : s.program_.states) header.bytes += bytes_of(state);
+  for (const auto& state : s.program_.states) header.bytes += s.state_bytes(state, length_);
   header.total = total_;
   header.bytes += tokens_.size() * sizeof(int32_t);
   *needed = sizeof header + header.bytes;
@@ -128,7 +128,7 @@ Status Sequence::save(Stream& stream, void* buffer, size_t size, size_t* needed)
   std::memcpy(at, &header, sizeof header);
   at += sizeof header;
   for (const auto& state : s.program_.states) {
-    const auto n = bytes_of(state);
+    const auto n = s.state_bytes(state, length_);
     if (n && fresh_ && state.cache == graph::kNone)
       std::memset(at, 0, n);
     else if (n)
@@ -157,13 +157,7 @@ Status Sequence::restore(Stream& stream, const void* buffer, size_t size) {
     return fail(DGPU_STATUS_CAPACITY, "buffer", "the saved sequence has {} tokens, the session holds {}", header.length,
                 s.limits_.max_tokens);
   uint64_t expected = 0;
-  const auto bytes_of = [&](const graph::State& state) {
-    const auto entries = state.cache == graph::kNone
-                             ? 1
-                             : static_cast<uint64_t>(cache_entries(s.program_.caches[state.cache], header.length));
-    return s.state_row(state, slot_).bytes_per_entry * entries;
-  };
-  for (const auto& state : s.program_.states) expected += bytes_of(state);
+  for (const auto& state : s.program_.states) expected += s.state_bytes(state, header.length);
   const uint64_t kept = s.length_independent_ == INT64_MAX ? 0 : header.length;
   expected += kept * sizeof(int32_t);
   if (header.bytes != expected || size != sizeof header + expected)
@@ -172,7 +166,7 @@ Status Sequence::restore(Stream& stream, const void* buffer, size_t size) {
   DGPU_TRY(s.order_after_last(stream));
   const auto* at = static_cast<const uint8_t*>(buffer) + sizeof header;
   for (const auto& state : s.program_.states) {
-    const auto n = bytes_of(state);
+    const auto n = s.state_bytes(state, header.length);
     if (n) DGPU_TRY(copy_from_host(stream, s.state_row(state, slot_).address, at, n));
     at += n;
   }

@@ -117,6 +117,8 @@ class Session final : public Object {
   Status run_nodes(Stream& stream, const graph::Extents& extents, bool once);
   Status zero_fixed_states(Stream& stream, uint32_t slot);
   StateRow state_row(const graph::State& state, uint32_t slot) const;
+  // Bytes of a state of a sequence of `length` tokens.
+  uint64_t state_bytes(const graph::State& state, uint64_t length) const;
   Status take_slot(uint32_t& slot);
   uint64_t layout_hash() const;
   Status order_after_last(Stream& stream);
