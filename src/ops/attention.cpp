@@ -11,13 +11,15 @@ std::string numbered(const char* stem, int64_t i) { return stem + std::to_string
 
 Status check_lists(const OpSpec& spec, int64_t sources) {
   if (sources < 1 || sources > 16) return bad_attr(spec, "sources", "expected 1 to 16, got {}", sources);
-  for (const char* attr : {"window", "chunk", "every"}) {
+  for (const char* attr : {"window", "chunk", "every", "ring"}) {
     const auto list = spec.ints(attr);
     if (!list.empty() && static_cast<int64_t>(list.size()) != sources)
       return bad_attr(spec, attr, "expected an entry per source, {}, or none, got {}", sources, list.size());
     for (const int64_t v : list)
       if (v < 0) return bad_attr(spec, attr, "expected entries of at least 0, got {}", v);
   }
+  for (const int64_t v : spec.ints("ring"))
+    if (v > 1) return bad_attr(spec, "ring", "expected entries of 0 or 1, got {}", v);
   if (!(spec.f("softcap") >= 0))
     return bad_attr(spec, "softcap", "expected at least 0 (0: none), got {}", spec.f("softcap"));
   for (const auto& [port, d] : spec.ports) {
@@ -50,6 +52,9 @@ Status check_source(const OpSpec& spec, int64_t i, const Dims& q, const Dim& seq
   DGPU_TRY(expect_dims(spec, table, {sequences, td[1]}, "a row per sequence"));
   DGPU_TRY(expect_dims(spec, lengths, {sequences}, "one per sequence"));
   DGPU_TRY(expect_dims(spec, positions, {kd[0], kd[1]}, "pages of the keys"));
+  const auto ring = spec.ints("ring");
+  if (spec.bound(positions) && static_cast<int64_t>(ring.size()) > i && ring[i])
+    return bad_shape(spec, positions, "must not be bound with ring: the position of a key is its index");
   if (spec.bound(pick)) DGPU_TRY(expect_dims(spec, pick, {q[0], dims(spec, pick)[1]}, "a row per query"));
   return DGPU_STATUS_SUCCESS;
 }
@@ -95,6 +100,8 @@ Status infer(const OpSpec& spec, Outputs& outputs) {
 struct Source {
   const RefTensor *k, *v, *table, *lengths, *positions = nullptr, *pick = nullptr;
   int64_t page, kv_heads, window, chunk, every;
+  bool ring;
+  int64_t room() const { return table->shape[1] * page; }  // places of a sequence
 };
 
 // A visible key: where it is, and its place j in its sequence.
@@ -127,7 +134,7 @@ class Attention {
       const auto* k = get(numbered("k", i));
       sources_.push_back({k, get(numbered("v", i)), get(numbered("table", i)), get(numbered("lengths", i)),
                           get(numbered("k_positions", i)), get(numbered("pick", i)), k->shape[1], k->shape[2],
-                          entry("window", i), entry("chunk", i), entry("every", i)});
+                          entry("window", i), entry("chunk", i), entry("every", i), entry("ring", i) != 0});
     }
   }
 
@@ -151,8 +158,9 @@ class Attention {
  private:
   // Row of key j in the cache of a source, -1 where its page is not one.
   static int64_t row_of(const Source& s, int64_t b, int64_t j) {
-    const int64_t page = s.table->i[b * s.table->shape[1] + j / s.page];
-    return page < 0 || page >= s.k->shape[0] ? -1 : page * s.page + j % s.page;
+    const int64_t place = s.ring ? j % s.room() : j;
+    const int64_t page = s.table->i[b * s.table->shape[1] + place / s.page];
+    return page < 0 || page >= s.k->shape[0] ? -1 : page * s.page + place % s.page;
   }
 
   bool visible(const Source& s, int64_t position, int64_t j, int64_t query) const {
@@ -170,6 +178,10 @@ class Attention {
     const int64_t row = row_of(s, b, j);
     if (row < 0 && s.positions) return bad_page(i, b, j);
     if (!visible(s, s.positions ? s.positions->i[row] : j, j, positions_[t])) return DGPU_STATUS_SUCCESS;
+    if (s.ring && j < s.lengths->i[b] - s.room())
+      return bad_data(spec_, numbered("lengths", i),
+                      "query {} sees key {} of {}: expected one of the last {}, older ones are overwritten", t, j,
+                      s.lengths->i[b], s.room());
     if (row < 0) return bad_page(i, b, j);
     if (i == 0 && bias_ && j >= bias_->shape[2])
       return bad_data(spec_, "bias", "key {} is visible: expected more than the {} columns of bias", j,
@@ -180,7 +192,7 @@ class Attention {
 
   Status bad_page(int64_t i, int64_t b, int64_t j) const {
     const Source& s = sources_[i];
-    const int64_t at = j / s.page;
+    const int64_t at = (s.ring ? j % s.room() : j) / s.page;
     return bad_data(spec_, numbered("table", i), "table[{},{}] = {}: expected 0 to {}", b, at,
                     s.table->i[b * s.table->shape[1] + at], s.k->shape[0] - 1);
   }
@@ -188,9 +200,9 @@ class Attention {
   Status collect(int64_t i, int64_t b, int64_t t) {
     const Source& s = sources_[i];
     const int64_t length = s.lengths->i[b];
-    if (length < 0 || length > s.table->shape[1] * s.page)
+    if (length < 0 || (length > s.room() && !(s.ring && s.room() > 0)))
       return bad_data(spec_, numbered("lengths", i), "lengths[{}] = {}: expected 0 to {}, the room of a table row", b,
-                      length, s.table->shape[1] * s.page);
+                      length, s.room());
     if (!s.pick) {
       for (int64_t j = 0; j < length; ++j) DGPU_TRY(consider(i, b, t, j));
       return DGPU_STATUS_SUCCESS;
@@ -268,6 +280,7 @@ const Schema& attention() {
        with("chunk", std::vector<int64_t>{}, "per source: a query sees its own chunk of c positions; 0: all"),
        with("every", std::vector<int64_t>{},
             "per source: key j stands for r positions, visible once they are past; 0: 1"),
+       with("ring", std::vector<int64_t>{}, "per source: 1: key j is at place j mod N S, over an older one; 0: at j"),
        with("softcap", 0.0, "scores become softcap tanh(s / softcap); 0: none")},
       {in("q", floats(), "[T, Hq, D]"), repeated(in("k", floats(), "[P, S, Hkv, D]")),
        repeated(in("v", floats(), "[P, S, Hkv, Dv]")),

@@ -135,11 +135,54 @@ static void another_operator_is_not_offered(void** state) {
   check_run(*state, op, DGPU_PLAN_REFERENCE, "the backend does not claim unary");
 }
 
+static dgpuOpDesc_t windowed_attention(void) {
+  static const struct {
+    const char* name;
+    dgpuDtype_t dtype;
+    uint32_t rank;
+    int64_t shape[4];
+  } ports[] = {{"q", DGPU_DTYPE_F32, 3, {1, 2, 4}},     {"k0", DGPU_DTYPE_F32, 4, {1, 8, 1, 4}},
+               {"v0", DGPU_DTYPE_F32, 4, {1, 8, 1, 4}}, {"table0", DGPU_DTYPE_I32, 2, {1, 1}},
+               {"lengths0", DGPU_DTYPE_I32, 1, {1}},    {"offsets", DGPU_DTYPE_I32, 1, {2}},
+               {"positions", DGPU_DTYPE_I32, 1, {1}},   {"out", DGPU_DTYPE_F32, 3, {1, 2, 4}}};
+  dgpuOpDesc_t op = NULL;
+  const int64_t window = 4;
+  OK(dgpuOpDescCreate("attention", &op));
+  OK(dgpuOpDescSetFloat(op, "scale", 0.5));
+  OK(dgpuOpDescSetBool(op, "causal", 1));
+  OK(dgpuOpDescSetInts(op, "window", &window, 1));
+  for (size_t i = 0; i < sizeof(ports) / sizeof(ports[0]); ++i) {
+    dgpuTensorDesc desc = DGPU_TENSOR_DESC_INIT;
+    OK(dgpuTensorDescPack(&desc, ports[i].dtype, ports[i].rank, ports[i].shape));
+    OK(dgpuOpDescSetTensor(op, ports[i].name, &desc));
+  }
+  return op;
+}
+
+/* A ring keeps keys at other places: whoever ignores the attribute reads the wrong ones. */
+static void a_ring_is_not_offered(void** state) {
+  const struct fixture* f = *state;
+  static const char* const reasons[] = {"old_schema was offered this attention", "claim lacks attribute ring=[1]"};
+  for (int64_t ring = 0; ring < 2; ++ring) {
+    dgpuOpDesc_t op = windowed_attention();
+    dgpuOpPlan_t plan = NULL;
+    dgpuPlanInfo info = DGPU_PLAN_INFO_INIT;
+    if (ring) OK(dgpuOpDescSetInts(op, "ring", &ring, 1));
+    OK(dgpuOpPlanCreate(f->context, f->device, op, &plan));
+    OK(dgpuOpPlanGetInfo(plan, &info));
+    assert_int_equal(info.mode, DGPU_PLAN_REFERENCE);
+    if (!strstr(info.reason, reasons[ring])) print_error("reason \"%s\"\n", info.reason);
+    assert_non_null(strstr(info.reason, reasons[ring]));
+    OK(dgpuOpPlanDestroy(plan));
+    OK(dgpuOpDescDestroy(op));
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_it_knows_is_native),         cmocka_unit_test(a_new_attribute_value_is_not_offered),
       cmocka_unit_test(a_new_port_is_not_offered),       cmocka_unit_test(a_new_type_is_not_offered),
-      cmocka_unit_test(another_operator_is_not_offered),
+      cmocka_unit_test(another_operator_is_not_offered), cmocka_unit_test(a_ring_is_not_offered),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -10,6 +10,7 @@ namespace {
 struct Problem {
   std::vector<int64_t> queries, keys;  // per sequence
   int64_t heads, kv_heads, width, value_width, page;
+  int64_t ring = 0;  // pages per sequence of a ring, 0: all keys have places of their own
 };
 
 // Pages of all sequences, dealt out backwards so that no sequence has them in order.
@@ -32,13 +33,15 @@ Case build(const Problem& p, Types types, int64_t sources) {
     for (const int64_t k : p.keys) {
       const int64_t length = s ? k / 4 : k;
       lengths.push_back(static_cast<double>(length));
-      columns = std::max(columns, (length + p.page - 1) / p.page);
-      pages += (length + p.page - 1) / p.page;
+      const int64_t used = (length + p.page - 1) / p.page;
+      columns = std::max(columns, p.ring ? p.ring : used);
+      pages += p.ring ? std::min(p.ring, used) : used;
     }
     std::vector<double> table(static_cast<size_t>(sequences * columns), -1);
     int64_t next = pages - 1;
     for (int64_t b = 0; b < sequences; ++b)
-      for (int64_t c = 0; c * p.page < lengths[b]; ++c) table[b * columns + c] = static_cast<double>(next--);
+      for (int64_t c = 0; c < columns && c * p.page < lengths[b]; ++c)
+        table[b * columns + c] = static_cast<double>(next--);
     test.in("k" + n, types.in, {pages, p.page, p.kv_heads, p.width}, -2, 2);
     test.in("v" + n, types.in, {pages, p.page, p.kv_heads, p.value_width});
     test.data("table" + n, DGPU_DTYPE_I32, {sequences, columns}, table)
@@ -137,13 +140,33 @@ void variants(Grid& grid, bool full) {
           }
         c.data("pick0", DGPU_DTYPE_I32, {tokens, 5}, picks);
       });
-      add(grid, p, types, [&](Case& c) {  // a ring: keys carry their positions
+      add(grid, p, types, [&](Case& c) {  // keys carry their positions
         lse(c);
         const auto& shape = c.port("k0").shape;
         c.attr("window", List{8})
             .data("k_positions0", DGPU_DTYPE_I32, {shape[0], shape[1]}, integers(shape[0] * shape[1], 24, 17));
       });
     }
+}
+
+// Windows over rings of 16 places, most of them written over before; the last step as long as the ring allows.
+void rings(Grid& grid, bool full) {
+  const Problem ring_decode{{1, 1, 1}, {1, 40, 17}, 6, 2, 64, 64, 16, 1};
+  const Problem ring_mixed{{1, 9, 0, 3}, {21, 9, 4, 30}, 4, 1, 24, 40, 8, 2};
+  const Problem ring_prefill{{13, 12, 1}, {13, 29, 1000}, 4, 2, 32, 32, 4, 4};
+  for (const auto& p : {ring_decode, ring_mixed, ring_prefill})
+    for (const auto& types : type_pairs(full))
+      for (const char* rule : {"window", "chunk"})
+        add(grid, p, types, [&](Case& c) {
+          c.attr("causal", true).attr("ring", List{1}).attr(rule, List{4});
+          c.out("lse", DGPU_DTYPE_F32, {c.port("q").shape[0], p.heads});
+        });
+  add(
+      grid, ring_mixed, {DGPU_DTYPE_F32, DGPU_DTYPE_F32},
+      [&](Case& c) {
+        c.attr("causal", true).attr("window", List{4, 0}).attr("every", List{0, 4}).attr("ring", List{1, 0});
+      },
+      2);
 }
 
 void layouts(Grid& grid) {
@@ -158,6 +181,7 @@ void layouts(Grid& grid) {
 void attention_grid(Grid& grid, bool full) {
   causal_shapes(grid, full);
   variants(grid, full);
+  rings(grid, full);
   layouts(grid);
 }
 

@@ -1,6 +1,7 @@
 /* Knows rms_norm as it was before `residual`, `sum` and cast=after_weight: it claims x, weight and out in f32, and
- * cast=before_weight only. What lies outside must never be offered: it aborts then, because a real old plugin would
- * silently compute something else. */
+ * cast=before_weight only; and attention as it was before `ring`, which it looks at and then leaves to others. What
+ * lies outside must never be offered: it aborts then, because a real old plugin would silently compute something else.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,15 +28,33 @@ static const dgpuBackendClaim rms_norm_claim = {
     sizeof(dgpuBackendClaim), "rms_norm", 1, 0, attributes, ports,
 };
 
-static const dgpuBackendClaim* claim(void* backend, uint32_t index) { return index == 0 ? &rms_norm_claim : NULL; }
+static const char* const attention_attributes[] = {"scale", "causal", "window", NULL};
+static const char* const attention_ports[] = {"q=f32",       "k*=f32",        "v*=f32",  "table*=i32", "lengths*=i32",
+                                              "offsets=i32", "positions=i32", "out=f32", NULL};
+static const dgpuBackendClaim attention_claim = {
+    sizeof(dgpuBackendClaim), "attention", 1, 0, attention_attributes, attention_ports,
+};
+
+static const dgpuBackendClaim* claim(void* backend, uint32_t index) {
+  return index == 0 ? &rms_norm_claim : index == 1 ? &attention_claim : NULL;
+}
 
 static void offered_too_much(const char* what, const char* name) {
   fprintf(stderr, "old_schema was offered the %s %s, which it does not know\n", what, name);
   abort();
 }
 
+static dgpuStatus_t look_at_attention(const dgpuBackendOp* op, dgpuBackendPlanInfo* info) {
+  /* Attributes that it does not know come at their defaults: an empty list for a ring. */
+  for (uint32_t i = 0; i < op->attr_count; ++i)
+    if (strcmp(op->attrs[i]->name, "ring") == 0 && op->attrs[i]->count) offered_too_much("attribute", "ring");
+  strcpy(info->reason, "old_schema was offered this attention");
+  return DGPU_STATUS_UNSUPPORTED;
+}
+
 static dgpuStatus_t plan(dgpuBackendDevice* device, const dgpuBackendOp* op, dgpuBackendPlanInfo* info,
                          dgpuBackendPlan** out_plan) {
+  if (strcmp(op->name, "attention") == 0) return look_at_attention(op, info);
   dgpuBackendPlan* made = calloc(1, sizeof(*made));
   if (!made) return DGPU_STATUS_OUT_OF_HOST_MEMORY;
   if (strcmp(op->name, "rms_norm") != 0) offered_too_much("operator", op->name);

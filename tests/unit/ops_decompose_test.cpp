@@ -247,10 +247,11 @@ TEST(OpsClaims, DefaultsAndStars) {
                   {"q", "k0", "v0", "table0", "lengths0", "offsets", "positions", "out"});
   const Claim any("attention", {"scale", "causal=true", "sources", "window"},
                   {"q", "k*=f32", "v*", "table*", "lengths*", "offsets", "positions", "out"});
-  EXPECT_EQ(why(one, attention), "") << "window, chunk, every, softcap and sources are at their defaults";
+  EXPECT_EQ(why(one, attention), "") << "window, chunk, every, ring, softcap and sources are at their defaults";
   EXPECT_EQ(why(any, attention), "");
   EXPECT_EQ(why(one, Op(attention).a("window", std::vector<int64_t>{4})), "claim lacks attribute window=[4]");
   EXPECT_EQ(why(any, Op(attention).a("window", std::vector<int64_t>{4})), "");
+  EXPECT_EQ(why(any, Op(attention).a("ring", std::vector<int64_t>{1})), "claim lacks attribute ring=[1]");
   EXPECT_EQ(why(one, Op(attention).a("causal", false)), "claim lacks attribute causal=false");
   EXPECT_EQ(why(any, Op(attention).p("k_positions0", kI32, d({5, 2}))), "claim lacks port k_positions0=i32");
   EXPECT_EQ(why(any, Op(attention).p("k0", kBf16, d({5, 2, 2, 8}))), "claim lacks port k0=bf16");

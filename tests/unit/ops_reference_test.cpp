@@ -207,7 +207,28 @@ TEST(OpsReference, AttentionWithoutVisibleKeysGivesZeros) {
   EXPECT_EQ(run.t["lse"].f[2], -kInf);
 }
 
-// Positions that the keys bring along make a ring buffer: key slots 0..2 hold positions 3, 4, 2.
+// A ring of two pages of two places after seven keys: page 1 holds keys 4 and 5, page 0 key 6 and still key 3.
+TEST(OpsReference, AttentionOverARing) {
+  const auto ring = [](int64_t position, int64_t window) {
+    Example run("attention");
+    run.attr("scale", 1.0).attr("causal", true).attr("window", std::vector<int64_t>{window});
+    run.attr("ring", std::vector<int64_t>{1});
+    run.in("q", floats_of({1, 1, 1}, {0})).in("k0", floats_of({2, 2, 1, 1}));
+    run.in("v0", floats_of({2, 2, 1, 1}, {6, 3, 4, 5})).in("table0", ints_of({1, 2}, {1, 0}));
+    run.in("lengths0", ints_of({1}, {7})).in("offsets", ints_of({2}, {0, 1}));
+    return run.in("positions", ints_of({1}, {position})).out("out");
+  };
+  for (const auto& [position, window, want] : {std::tuple{6, 3, 5.0}, {6, 4, 4.5}, {5, 3, 4.0}, {6, 1, 6.0}}) {
+    Example run = ring(position, window);
+    ASSERT_EQ(run(), 0) << last_error().message;
+    EXPECT_DOUBLE_EQ(run.t["out"].f[0], want) << "q = 0 weighs all equally";
+  }
+  Example lost = ring(5, 4);  // key 2 is visible and written over
+  EXPECT_EQ(lost(), DGPU_STATUS_DATA_OUT_OF_RANGE);
+  EXPECT_STREQ(last_error().object, "lengths0");
+}
+
+// Positions that the keys bring along: places 0..2 hold positions 3, 4, 2.
 TEST(OpsReference, AttentionByKeyPositions) {
   Example run("attention");
   run.attr("scale", 1.0).attr("causal", true).attr("window", std::vector<int64_t>{2});

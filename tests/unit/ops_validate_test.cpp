@@ -253,6 +253,10 @@ TEST(OpsValidate, WrongValuesAndCombinations) {
   const auto ints = [](std::initializer_list<int64_t> v) { return std::vector<int64_t>(v); };
   refused(valid("attention").a("window", ints({1, 2})), kAttr, "window", {"entry per source, 1", "got 2"});
   refused(valid("attention").a("chunk", ints({-1})), kAttr, "chunk", {"at least 0"});
+  refused(valid("attention").a("ring", ints({1, 0})), kAttr, "ring", {"entry per source, 1", "got 2"});
+  refused(valid("attention").a("ring", ints({2})), kAttr, "ring", {"0 or 1", "got 2"});
+  refused(valid("attention").a("ring", ints({1})).p("k_positions0", kI32, d({5, 2})), kShape, "k_positions0",
+          {"must not be bound with ring"});
   refused(valid("attention").a("softcap", -1.0), kAttr, "softcap", {"at least 0"});
   refused(valid("attention").a("sources", int64_t{2}), kShape, "k1", {"required with sources=2"});
   refused(valid("attention").p("k1", kF32, d({5, 2, 2, 8})), kShape, "k1", {"must not be bound with sources=1"});

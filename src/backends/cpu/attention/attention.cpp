@@ -148,6 +148,7 @@ dgpuStatus_t Attention::check(const Args& args) const {
     const auto& s = p_.sources[static_cast<size_t>(i)];
     const auto* lengths = s.lengths.data<const int32_t>(args);
     int64_t most = s.table.extent(1, args) * s.k.extent(1, args);
+    if (s.ring && most > 0) most = std::numeric_limits<int32_t>::max();
     if (i == 0 && p_.bias && s.k_positions) most = std::min(most, p_.bias.extent(2, args));
     for (int64_t b = 0; b < sequences; ++b) {
       const int64_t length = lengths[b * s.lengths.stride(0)];
@@ -323,7 +324,8 @@ std::unique_ptr<Kernel> make_attention(const kit::OpView& op, std::string* reaso
   return attention::make(op, reason);
 }
 
-const char* const kAttributes[] = {"scale", "causal", "sources", "window", "chunk", "every", "softcap", nullptr};
+const char* const kAttributes[] = {"scale", "causal", "sources", "window", "chunk",
+                                   "every", "ring",   "softcap", nullptr};
 const char* const kPorts[] = {
     "q=f32|bf16|f16",    "k*=f32|bf16|f16",  "v*=f32|bf16|f16", "table*=i32",    "lengths*=i32",
     "k_positions*=i32",  "pick*=i32",        "offsets=i32",     "positions=i32", "sinks=f32|bf16|f16",

@@ -16,6 +16,11 @@ dgpuStatus_t page_of(const SequenceSource& s, int64_t index, int64_t* page) {
                       ", the cache has pages 0 to " + std::to_string(s.pages - 1));
 }
 
+dgpuStatus_t overwritten(const SequenceSource& s, int64_t j) {
+  return out_of_range("attention: key " + std::to_string(j) + " of " + std::to_string(s.length) +
+                      " is visible, but the ring holds the last " + std::to_string(s.room) + " only");
+}
+
 dgpuStatus_t position_of(const SequenceSource& s, const Args& args, int64_t j, int32_t* position) {
   int64_t page = 0;
   const auto status = page_of(s, j / s.page, &page);
@@ -42,6 +47,7 @@ dgpuStatus_t picked_keys(const SequenceSource& s, const Args& args, int64_t t, c
                           std::to_string(j) + ", the sequence has " + std::to_string(s.length) + " keys");
     }
     if (j < b.j_lo || j >= b.j_hi) continue;
+    if (j < s.oldest()) return overwritten(s, j);
     if (s.spec->k_positions) {
       int32_t position = 0;
       const auto status = position_of(s, args, j, &position);
@@ -67,6 +73,7 @@ SequenceSource sequence_source(const SourceSpec& spec, const Args& args, int64_t
   s.table = spec.table.data<const int32_t>(args) + sequence * spec.table.stride(0);
   s.pages = spec.k.extent(0, args);
   s.page = std::max<int64_t>(spec.k.extent(1, args), 1);
+  s.room = s.page * spec.table.extent(1, args);
   s.length = spec.lengths.data<const int32_t>(args)[sequence * spec.lengths.stride(0)];
   return s;
 }
@@ -86,6 +93,8 @@ dgpuStatus_t visible_keys(const Problem& problem, const SequenceSource& source, 
   if (source.spec->pick && t1 > t0) {
     const auto status = picked_keys(source, args, t0, per_query[0], scratch, range);
     if (status < 0) return status;
+  } else if (range->lo < range->hi && range->lo < source.oldest()) {
+    return overwritten(source, range->lo);
   }
   if (source.spec == &problem.sources[0] && problem.bias && range->hi > 0) {
     const int64_t last = range->key(range->hi - 1), columns = problem.bias.extent(2, args);
@@ -105,8 +114,9 @@ dgpuStatus_t locate(const SequenceSource& s, const Args& args, const KeyRange& r
   for (int64_t i = 0; i < n; ++i) {
     const int64_t j = range.key(i0 + i);
     if (index < 0 || j - first >= s.page || j < first) {
-      index = j / s.page;
-      first = index * s.page;
+      const int64_t row = s.place(j);
+      index = row / s.page;
+      first = j - row % s.page;
       const auto status = page_of(s, index, &page);
       if (status < 0) return status;
     }

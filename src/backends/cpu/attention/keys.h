@@ -10,7 +10,10 @@ struct SequenceSource {
   const SourceSpec* spec = nullptr;
   const int32_t* table = nullptr;  // row of this sequence
   int64_t page = 1, pages = 0;     // keys per page (S), pages of the cache (P)
-  int64_t length = 0;
+  int64_t length = 0;              // keys, overwritten ones of a ring included
+  int64_t room = 0;                // places of the sequence (N S)
+  int64_t place(int64_t j) const { return spec->ring ? j % room : j; }
+  int64_t oldest() const { return spec->ring ? length - room : 0; }  // keys before it are overwritten
 };
 SequenceSource sequence_source(const SourceSpec& spec, const Args& args, int64_t sequence);
 

@@ -80,7 +80,7 @@ bool parse(const kit::OpView& op, Problem* p, std::string* reason) {
   p->offsets = r.typed("offsets", DGPU_DTYPE_I32, true);
   p->positions = r.typed("positions", DGPU_DTYPE_I32, true);
   p->lse = r.typed("lse", DGPU_DTYPE_F32, false);
-  const auto window = op.ints("window"), chunk = op.ints("chunk"), every = op.ints("every");
+  const auto window = op.ints("window"), chunk = op.ints("chunk"), every = op.ints("every"), ring = op.ints("ring");
   const auto entry = [](const std::vector<int64_t>& list, int i) {
     return static_cast<size_t>(i) < list.size() ? std::max<int64_t>(list[static_cast<size_t>(i)], 0) : 0;
   };
@@ -90,6 +90,7 @@ bool parse(const kit::OpView& op, Problem* p, std::string* reason) {
     s.window = entry(window, i);
     s.chunk = entry(chunk, i);
     s.every = entry(every, i);
+    s.ring = entry(ring, i) != 0;
     p->picks = p->picks || s.pick;
   }
   if (!r.ok()) return false;

@@ -32,6 +32,7 @@ struct Port {
 struct SourceSpec {
   Port k, v, table, lengths, k_positions, pick;
   int64_t window = 0, chunk = 0, every = 0;  // 0: no such rule
+  bool ring = false;                         // key j is at place j mod (places of the sequence)
 };
 
 struct Problem {
