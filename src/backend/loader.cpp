@@ -2,42 +2,29 @@
 
 #include <dlfcn.h>
 #include <elf.h>
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "backend/table.h"
+#include "base/file.h"
 
 namespace dgpu::backend {
 namespace {
+
+constexpr uint64_t kMaxManifest = 1u << 20;  // bytes
 
 Status refused(const char* object, const std::string& text) {
   return fail_text(DGPU_STATUS_BACKEND_REFUSED, object, text);
 }
 
-class File {
- public:
-  explicit File(const std::string& path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
-  ~File() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  int fd() const { return fd_; }
-  bool read(void* out, size_t size, uint64_t offset) const {
-    return ::pread(fd_, out, size, static_cast<off_t>(offset)) == static_cast<ssize_t>(size);
-  }
-
- private:
-  int fd_;
-};
+// True if the bytes are there.
+bool read(const File& file, void* out, size_t size, uint64_t offset) {
+  return ::pread(file.fd(), out, size, static_cast<off_t>(offset)) == static_cast<ssize_t>(size);
+}
 
 #if defined(__x86_64__)
 constexpr uint16_t kMachine = EM_X86_64;
@@ -53,7 +40,7 @@ Status check_segments(const File& file, const Elf64_Ehdr& header, uint64_t file_
   if (header.e_phentsize != sizeof(Elf64_Phdr)) return refused("file", "its ELF program headers are malformed");
   for (uint16_t i = 0; i < header.e_phnum; ++i) {
     Elf64_Phdr segment;
-    if (!file.read(&segment, sizeof(segment), header.e_phoff + uint64_t{i} * sizeof(segment))) {
+    if (!read(file, &segment, sizeof(segment), header.e_phoff + uint64_t{i} * sizeof(segment))) {
       return refused("file", "the ELF file is truncated in its program headers");
     }
     if (segment.p_type != PT_LOAD) continue;
@@ -68,18 +55,14 @@ Status check_segments(const File& file, const Elf64_Ehdr& header, uint64_t file_
 }  // namespace
 
 Status check_elf(const std::string& path) {
-  const File file(path);
-  struct stat info;
-  if (file.fd() < 0 || fstat(file.fd(), &info) != 0) {
-    return refused("file", fmt::format("the file cannot be read: {}", std::strerror(errno)));
-  }
-  if (!S_ISREG(info.st_mode)) return refused("file", "it is not a regular file");
+  File file;
+  if (file.open(path) < 0) return refused("file", last_error().message);
   Elf64_Ehdr header;
   unsigned char magic[SELFMAG];
-  if (!file.read(magic, SELFMAG, 0) || std::memcmp(magic, ELFMAG, SELFMAG) != 0) {
+  if (!read(file, magic, SELFMAG, 0) || std::memcmp(magic, ELFMAG, SELFMAG) != 0) {
     return refused("file", "it is not an ELF file");
   }
-  if (!file.read(&header, sizeof(header), 0)) return refused("file", "the ELF file is truncated in its header");
+  if (!read(file, &header, sizeof(header), 0)) return refused("file", "the ELF file is truncated in its header");
   if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB) {
     return refused("file", "it is not a 64-bit little-endian ELF file");
   }
@@ -88,7 +71,7 @@ Status check_elf(const std::string& path) {
                                        header.e_machine, kMachine));
   }
   if (header.e_type != ET_DYN) return refused("file", "it is not a shared object");
-  return check_segments(file, header, static_cast<uint64_t>(info.st_size));
+  return check_segments(file, header, file.size());
 }
 
 Status open_code(const std::string& path, void** out_code, dgpuBackendQueryFunction* out_query) {
@@ -108,9 +91,9 @@ Status open_code(const std::string& path, void** out_code, dgpuBackendQueryFunct
 }
 
 Status read_manifest(const std::string& path, Manifest& out) {
-  std::ifstream in(path);
-  if (!in) return refused("manifest", fmt::format("the manifest cannot be read: {}", std::strerror(errno)));
-  const nlohmann::json doc = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+  std::string content;
+  if (read_file(path, kMaxManifest, content) < 0) return refused("manifest", last_error().message);
+  const nlohmann::json doc = nlohmann::json::parse(content, nullptr, /*allow_exceptions=*/false);
   if (!doc.is_object()) return refused("manifest", "the manifest is not a JSON object");
   const auto text = [&](const char* key) {
     const auto found = doc.find(key);

@@ -2,10 +2,10 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/file.h"
 #include "model/safetensors.h"
 
 namespace dgpu::model {
@@ -13,18 +13,14 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
-constexpr uintmax_t kMaxIndex = 256u << 20;
+constexpr uint64_t kMaxIndex = 256u << 20;
 
 // The index's weight_map: tensor name -> shard file name.
 Status read_index(const fs::path& path, std::map<std::string, std::string>& out) {
-  std::error_code ec;
-  const auto size = fs::file_size(path, ec);
-  if (ec) return fail(DGPU_STATUS_IO_ERROR, path.string(), "{}: {}", path.string(), ec.message());
-  if (size > kMaxIndex)
-    return fail(DGPU_STATUS_PARSE_ERROR, path.string(), "{}: larger than {} bytes", path.string(), kMaxIndex);
-  std::ifstream in(path);
-  const auto root = nlohmann::json::parse(in, nullptr, false);
   const std::string name = path.string();
+  std::string text;
+  DGPU_TRY(read_file(name, kMaxIndex, text));
+  const auto root = nlohmann::json::parse(text, nullptr, false);
   if (root.is_discarded()) return fail(DGPU_STATUS_PARSE_ERROR, name, "{}: not valid JSON", name);
   if (!root.is_object() || !root.contains("weight_map") || !root["weight_map"].is_object())
     return fail(DGPU_STATUS_PARSE_ERROR, name, "{}: 'weight_map' (an object of tensor name to file name) is missing",

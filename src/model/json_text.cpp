@@ -1,13 +1,11 @@
 #include "model/json_text.h"
 
-#include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
 #include <limits>
-#include <memory>
 #include <unordered_set>
+
+#include "base/file.h"
 
 namespace dgpu::model {
 
@@ -313,20 +311,8 @@ Status parse_json(std::string_view text, std::string_view file, JsonNode& out, c
 }
 
 Status read_json(const std::string& path, JsonNode& out, const JsonLimits& limits) {
-  const auto close = [](std::FILE* f) { std::fclose(f); };
-  std::unique_ptr<std::FILE, decltype(close)> file(std::fopen(path.c_str(), "rb"), close);
-  if (!file) {
-    const Status status = errno == ENOENT || errno == ENOTDIR ? DGPU_STATUS_NOT_FOUND : DGPU_STATUS_IO_ERROR;
-    return fail(status, path, "cannot open {}: {}", path, std::strerror(errno));
-  }
   std::string text;
-  char buffer[1 << 14];
-  while (const size_t n = std::fread(buffer, 1, sizeof buffer, file.get())) {
-    text.append(buffer, n);
-    if (text.size() > limits.max_bytes) break;  // parse_json refuses it
-  }
-  if (std::ferror(file.get()))
-    return fail(DGPU_STATUS_IO_ERROR, path, "cannot read {}: {}", path, std::strerror(errno));
+  DGPU_TRY(read_file(path, limits.max_bytes, text));
   return parse_json(text, path, out, limits);
 }
 

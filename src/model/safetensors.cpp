@@ -1,13 +1,8 @@
 #include "model/safetensors.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
@@ -142,11 +137,6 @@ Status check_layout(const std::string& path, uint64_t data_start, uint64_t file_
   return DGPU_STATUS_SUCCESS;
 }
 
-Status io_error(const std::string& path, const char* what) {
-  const int e = errno;
-  return fail(e == ENOENT ? DGPU_STATUS_NOT_FOUND : DGPU_STATUS_IO_ERROR, path, "{}: {}: {}", path, what, strerror(e));
-}
-
 }  // namespace
 
 int64_t TensorInfo::elements() const {
@@ -186,44 +176,33 @@ Status SafetensorsFile::open(const std::string& path, std::shared_ptr<Safetensor
   auto file = std::make_shared<SafetensorsFile>();
   file->path_ = path;
   file->mapping_ = std::make_unique<Mapping>();
-  file->fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file->fd_ < 0) return io_error(path, "cannot open");
-  struct stat st {};
-  if (fstat(file->fd_, &st) != 0) return io_error(path, "cannot stat");
-  if (!S_ISREG(st.st_mode)) return bad(path, "not a regular file");
-  file->size_ = static_cast<uint64_t>(st.st_size);
+  DGPU_TRY(file->file_.open(path));
   uint64_t header = 0;
-  if (file->size_ < 8) return bad(path, "shorter than 8 bytes, so there is no header; is it truncated?");
-  if (pread(file->fd_, &header, 8, 0) != 8) return io_error(path, "cannot read");
+  const uint64_t size = file->size();
+  if (size < 8) return bad(path, "shorter than 8 bytes, so there is no header; is it truncated?");
+  DGPU_TRY(file->file_.read(&header, 8, 0, path));
   if (header > kMaxHeader)
     return bad(path, fmt::format("header length {} is above the limit of {}", header, kMaxHeader));
-  if (header > file->size_ - 8)
-    return bad(path,
-               fmt::format("header length {} reaches past the file's {} bytes; is it truncated?", header, file->size_));
+  if (header > size - 8)
+    return bad(path, fmt::format("header length {} reaches past the file's {} bytes; is it truncated?", header, size));
   std::string json(header, '\0');
-  for (uint64_t done = 0; done < header;) {
-    const auto n = pread(file->fd_, json.data() + done, header - done, static_cast<off_t>(8 + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return io_error(path, "cannot read the header");
-    done += static_cast<uint64_t>(n);
-  }
-  DGPU_TRY(parse_header(json.data(), json.size(), 8 + header, file->size_, path, file->tensors_, file->metadata_));
+  DGPU_TRY(file->file_.read(json.data(), header, 8, path));
+  DGPU_TRY(parse_header(json.data(), json.size(), 8 + header, size, path, file->tensors_, file->metadata_));
   out = std::move(file);
   return DGPU_STATUS_SUCCESS;
 }
 
 SafetensorsFile::~SafetensorsFile() {
-  if (mapping_ && mapping_->base) munmap(mapping_->base, size_);
-  if (fd_ >= 0) close(fd_);
+  if (mapping_ && mapping_->base) munmap(mapping_->base, size());
 }
 
 const uint8_t* SafetensorsFile::map(const TensorInfo& tensor) {
   std::call_once(mapping_->once, [&] {
-    void* p = mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd_, 0);
+    void* p = mmap(nullptr, size(), PROT_READ, MAP_SHARED, file_.fd(), 0);
     if (p != MAP_FAILED) mapping_->base = p;
   });
   if (!mapping_->base) {
-    io_error(path_, "cannot map");
+    fail(DGPU_STATUS_IO_ERROR, path_, "{}: cannot map it into memory", path_);
     return nullptr;
   }
   return static_cast<const uint8_t*>(mapping_->base) + tensor.offset;
@@ -232,15 +211,7 @@ const uint8_t* SafetensorsFile::map(const TensorInfo& tensor) {
 Status SafetensorsFile::read(const TensorInfo& tensor, uint64_t begin, uint64_t bytes, void* dst) const {
   if (begin > tensor.bytes || bytes > tensor.bytes - begin)
     return fail(DGPU_STATUS_INTERNAL, path_, "{}: read past the end of a tensor", path_);
-  auto* p = static_cast<uint8_t*>(dst);
-  for (uint64_t done = 0; done < bytes;) {
-    const auto n = pread(fd_, p + done, bytes - done, static_cast<off_t>(tensor.offset + begin + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return io_error(path_, "cannot read");
-    if (n == 0) return fail(DGPU_STATUS_IO_ERROR, path_, "{}: the file became shorter while it was read", path_);
-    done += static_cast<uint64_t>(n);
-  }
-  return DGPU_STATUS_SUCCESS;
+  return file_.read(dst, bytes, tensor.offset + begin, path_);
 }
 
 const char* safetensors_dtype(dgpuDtype_t dtype) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/file.h"
 
 namespace dgpu::model {
 
@@ -30,11 +31,11 @@ class SafetensorsFile {
   static Status parse_header(const char* json, size_t size, uint64_t data_start, uint64_t file_size,
                              const std::string& path, std::map<std::string, TensorInfo>& tensors,
                              std::map<std::string, std::string>& metadata);
-  ~SafetensorsFile();
+  ~SafetensorsFile();  // where Mapping is known
   const std::string& path() const { return path_; }
   const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  uint64_t size() const { return size_; }
+  uint64_t size() const { return file_.size(); }
   // Bytes of a tensor in the mapping of the file; lives as long as the file object. Null with an error on I/O failure.
   const uint8_t* map(const TensorInfo& tensor);
   // Reads part of a tensor without mapping it. Blocks.
@@ -44,8 +45,7 @@ class SafetensorsFile {
   std::string path_;
   std::map<std::string, TensorInfo> tensors_;
   std::map<std::string, std::string> metadata_;
-  uint64_t size_ = 0;
-  int fd_ = -1;
+  File file_;
   struct Mapping;
   std::unique_ptr<Mapping> mapping_;
 };

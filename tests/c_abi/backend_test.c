@@ -82,7 +82,7 @@ static void null_loads_by_manifest_and_unloads(void** state) {
 
 static void what_is_no_backend_is_refused(void** state) {
   static const char text[] = "int main(void) { return 0; }\n";
-  refused("/nonexistent/libdgpu_backend_x.so", "cannot be read");
+  refused("/nonexistent/libdgpu_backend_x.so", "No such file");
   refused(temp_file("text.so", text, sizeof(text) - 1), "not an ELF file");
   refused(temp_file("empty.so", text, 0), "not an ELF file");
   refused("/tmp", "not a regular file");
@@ -152,7 +152,7 @@ static void manifests_are_checked(void** state) {
       {"{\"name\":\"null\",\"library\":\"x.so\"}", "abi_major"},
       {"{\"name\":\"null\",\"library\":\"x.so\",\"abi_major\":\"1\"}", "abi_major"},
       {"{\"name\":\"null\",\"library\":\"x.so\",\"abi_major\":2}", "majors must match"},
-      {"{\"name\":\"null\",\"library\":\"x.so\",\"abi_major\":1}", "cannot be read"},
+      {"{\"name\":\"null\",\"library\":\"x.so\",\"abi_major\":1}", "No such file"},
       {"{\"name\":\"null\",\"library\":\"x.so\",\"abi_major\":1,\"load\":\"never\"}", "auto, explicit"},
   };
   for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); ++i) {
@@ -160,7 +160,7 @@ static void manifests_are_checked(void** state) {
   }
   snprintf(text, sizeof(text), "{\"name\":\"other\",\"library\":\"%s\",\"abi_major\":1}", plugin("old_schema"));
   refused(temp_file("other.json", text, strlen(text)), "its manifest says 'other', its table says 'old_schema'");
-  refused("/nonexistent/x.json", "cannot be read");
+  refused("/nonexistent/x.json", "No such file");
 }
 
 static void metrics_and_links_have_typed_absence(void** state) {

@@ -1,6 +1,7 @@
 #include "model/safetensors.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -69,6 +70,9 @@ TEST_F(Safetensors, RefusesWhatIsNotTheFormat) {
   };
   refused((dir_ / "none").string(), DGPU_STATUS_NOT_FOUND, "cannot open");
   refused(dir_.string(), DGPU_STATUS_PARSE_ERROR, "not a regular file");
+  const std::string pipe = (dir_ / "pipe").string();
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  refused(pipe, DGPU_STATUS_PARSE_ERROR, "not a regular file");
   refused(raw("short", "abc"), DGPU_STATUS_PARSE_ERROR, "shorter than 8 bytes");
   refused(raw("huge", std::string(8, '\xff') + "x"), DGPU_STATUS_PARSE_ERROR, "above the limit");
   refused(raw("past", std::string("\x40\0\0\0\0\0\0\0{}", 10)), DGPU_STATUS_PARSE_ERROR, "truncated");

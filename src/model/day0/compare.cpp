@@ -44,8 +44,9 @@ struct Judge {
 };
 
 Status read_baseline(SafetensorsFile& file, const TensorInfo& info, std::vector<float>& out) {
-  const uint8_t* p = file.map(info);
-  if (!p) return DGPU_STATUS_IO_ERROR;
+  std::vector<uint8_t> bytes(info.bytes);
+  DGPU_TRY(file.read(info, 0, info.bytes, bytes.data()));
+  const uint8_t* const p = bytes.data();
   out.resize(static_cast<size_t>(info.elements()));
   for (size_t i = 0; i < out.size(); ++i) {
     if (info.dtype == DGPU_DTYPE_F32) {
