@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <new>
+#include <thread>
 
 #include "backend/registry.h"
 #include "base/clock.h"
@@ -13,6 +14,9 @@
 namespace dgpu {
 
 namespace {
+constexpr uint64_t kLostGrace = 2'000'000'000;  // ns in which a lost device may still report what it holds
+constexpr uint64_t kWarnAfter = 10'000'000'000;
+
 // DGPU_METRIC_COMMANDS: what the living streams of the device have retired, and those that are gone.
 bool count_commands(backend::Device& device, uint32_t metric, dgpuMetric& out) {
   if (metric != DGPU_METRIC_COMMANDS) return false;
@@ -92,17 +96,34 @@ void Runtime::wake() noexcept {
 
 void Runtime::stop() noexcept {
   wake();  // contexts that were made while the first call ran
-  for (const auto& context : contexts()) abandon_lost(*context);
-  {
-    // What runs on devices finishes and drops its streams, which drop their contexts.
+  // What runs on devices finishes and drops its streams, which drop their contexts. A device may get lost meanwhile.
+  const auto gone = [&] {
     std::unique_lock lock(mutex_);
-    while (!changed_.wait_for(lock, std::chrono::seconds(10), [&] { return contexts_ == nullptr; })) {
-      log(DGPU_LOG_WARN, "runtime", "shutdown waits for running commands to finish");
+    return changed_.wait_for(lock, std::chrono::milliseconds(20), [&] { return contexts_ == nullptr; });
+  };
+  uint64_t lost_since = 0, warn_at = now_ns() + kWarnAfter;
+  while (!gone()) {
+    const uint64_t now = now_ns();
+    if (lost_since == 0 || !waits_for_lost(contexts())) lost_since = now;
+    if (now - lost_since > kLostGrace) {
+      for (const auto& context : contexts()) abandon_lost(*context);
     }
+    if (now < warn_at) continue;
+    warn_at = now + kWarnAfter;
+    log(DGPU_LOG_WARN, "runtime", "shutdown waits for running commands to finish");
   }
   callbacks_.stop();
   tasks_.stop();
   reaper_.stop();
+}
+
+bool Runtime::waits_for_lost(const std::vector<Ref<Context>>& contexts) noexcept {
+  for (const auto& context : contexts) {
+    for (const auto& stream : context->streams()) {
+      if (stream->device().lost() && !stream->drained()) return true;
+    }
+  }
+  return false;
 }
 
 void Runtime::abandon_lost(Context& context) noexcept {
@@ -128,8 +149,10 @@ void Runtime::drain(backend::Backend& backend, uint64_t deadline) noexcept {
     context->scope()->invalidate();
     retire(context->handle(), Kind::context, "context");
     context->interrupt(DGPU_STATUS_CANCELLED);
-    abandon_lost(*context);
   }
+  const uint64_t give_up = now_ns() + kLostGrace;
+  while (waits_for_lost(mine) && now_ns() < give_up) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (const auto& context : mine) abandon_lost(*context);
   mine.clear();
   flush_reaper();
 }

@@ -38,6 +38,8 @@ class Runtime final : public LibraryState, public backend::RuntimeLink {
   AddressTable& addresses() { return addresses_; }
 
  private:
+  // A lost device still holds commands of these contexts.
+  static bool waits_for_lost(const std::vector<Ref<Context>>& contexts) noexcept;
   static void abandon_lost(Context& context) noexcept;
 
   WorkerThreads callbacks_{"dgpu-callback", 1};
