@@ -4,8 +4,8 @@
 #include <charconv>
 #include <cstdlib>
 #include <map>
-#include <mutex>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <utility>
@@ -36,7 +36,8 @@ const std::vector<ConfigRow> kRows = {
     {"DGPU_CPU_THREADS", ConfigType::integer, nullptr, "0",
      "Worker threads of the cpu backend; 0: as many as affinity and cgroup quota allow."},
     {"DGPU_CPU_TOPOLOGY", ConfigType::path, nullptr, "",
-     "JSON file with the claimed links between virtual devices; empty: all through host memory."},
+     "JSON file with claimed links between virtual devices, paced copies and injected faults "
+     "(docs/virtual-devices.md); empty: all through host memory, nothing fails."},
     {"DGPU_DETERMINISTIC", ConfigType::boolean, nullptr, "0",
      "1: reduction trees are fixed, results are the same bits on every run and batch."},
     {"DGPU_LOG_LEVEL", ConfigType::choice, "off|error|warn|info|debug", "warn",

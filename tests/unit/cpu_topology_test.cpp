@@ -50,7 +50,8 @@ TEST(CpuTopology, ErrorsNameThePlaceAndLeaveTheTopologyAlone) {
   } cases[] = {
       {R"({"links": []})", "version: must be 1"},
       {R"([])", "document: must be an object"},
-      {R"({"version": 1, "link": []})", "document: unknown key \"link\"; known are version, devices, default, links"},
+      {R"({"version": 1, "link": []})",
+       "document: unknown key \"link\"; known are version, devices, pacing, default, links, faults"},
       {R"({"version": 1, "devices": 3})", "devices: the file is for 3 devices, but DGPU_CPU_DEVICES is 2"},
       {R"({"version": 1, "links": {}})", "links: must be an array"},
       {R"({"version": 1, "links": [{"to": 1, "kind": "pcie"}]})", "links[0]: \"from\" is missing"},
@@ -71,6 +72,14 @@ TEST(CpuTopology, ErrorsNameThePlaceAndLeaveTheTopologyAlone) {
        "links[0].peer_access: must be true or false"},
       {R"({"version": 1, "links": [{"from": 0, "to": 1, "kind": "pcie"}, {"from": 1, "to": 0, "kind": "pcie"}]})",
        "links[1]: the link from 1 to 0 is given twice"},
+      {R"({"version": 1, "version": 1})", "document: the key \"version\" is given twice in one object"},
+      {R"({"version": 1, "pacing": 1})", "document.pacing: must be true or false"},
+      {R"({"version": 1, "pacing": true, "links": [{"from": 0, "to": 1, "kind": "pcie"}]})",
+       "pacing: no link claims a bandwidth or a latency, so no copy would be paced; add them or leave it out"},
+      {R"({"version": 1, "pacing": true, "default": {"kind": "pcie", "bandwidth_bytes_per_s": 999999}})",
+       "default.bandwidth_bytes_per_s: must be at least 1000000 with pacing"},
+      {R"({"version": 1, "pacing": true, "default": {"kind": "pcie", "latency_ns": 1000000001}})",
+       "default.latency_ns: must be at most 1000000000 with pacing"},
       {R"({"version": 1, "default": {"kind": "pcie", "from": 0}})",
        "default: unknown key \"from\"; known are kind, hops, peer_access, bandwidth_bytes_per_s, latency_ns"},
   };
@@ -87,6 +96,96 @@ TEST(CpuTopology, ErrorsNameThePlaceAndLeaveTheTopologyAlone) {
   EXPECT_NE(error.find("parse error"), std::string::npos) << error;
   EXPECT_FALSE(topology.load("/no/such/file.json", &error));
   EXPECT_NE(error.find("cannot be read"), std::string::npos) << error;
+}
+
+TEST(CpuTopology, FaultsAreTakenOver) {
+  Topology topology(3);
+  std::string error;
+  ASSERT_TRUE(topology.parse(R"({"version": 1, "faults": [
+    {"fail": "command", "device": 2, "at": 7, "count": 3, "status": "DATA_OUT_OF_RANGE", "message": "bit rot"},
+    {"fail": "copy", "from": 0, "to": 1},
+    {"fail": "allocation", "device": 1, "after_bytes": 4096},
+    {"fail": "device", "device": 0, "after": 5, "reports": false}]})",
+                             &error))
+      << error;
+  const auto& faults = topology.faults();
+  ASSERT_EQ(faults.size(), 4u);
+  EXPECT_EQ(faults[0].site, FaultSite::kCommand);
+  EXPECT_EQ(faults[0].device, 2u);
+  EXPECT_EQ(faults[0].at, 7u);
+  EXPECT_EQ(faults[0].count, 3u);
+  EXPECT_EQ(faults[0].status, DGPU_STATUS_DATA_OUT_OF_RANGE);
+  EXPECT_EQ(faults[0].text, "bit rot (injected by faults[0]: command 7 to 9 of cpu device 2 fails)");
+  EXPECT_EQ(faults[1].text, "injected by faults[1]: copy 1 from cpu device 0 to 1 fails");
+  EXPECT_EQ(faults[1].status, DGPU_STATUS_COMMAND_FAILED);
+  EXPECT_TRUE(faults[2].by_bytes);
+  EXPECT_EQ(faults[2].after_bytes, 4096u);
+  EXPECT_EQ(faults[2].status, DGPU_STATUS_OUT_OF_MEMORY);
+  EXPECT_EQ(faults[3].at, 6u) << "the first command that is not run any more";
+  EXPECT_FALSE(faults[3].reports);
+  EXPECT_FALSE(topology.pacing());
+}
+
+TEST(CpuTopology, FaultsAreReadStrictly) {
+  const struct {
+    const char *fault, *error;
+  } cases[] = {
+      {"7", "faults[0]: must be an object"},
+      {"{}", "faults[0].fail: must be one of command, copy, allocation, pin, stream, plan, kernel, open, device"},
+      {R"({"fail": "cosmic ray"})",
+       "faults[0].fail: must be one of command, copy, allocation, pin, stream, plan, kernel, open, device"},
+      {R"({"fail": "command"})", "faults[0]: \"device\" is missing"},
+      {R"({"fail": "command", "device": 2})",
+       "faults[0].device: must be a device index from 0 to 1; DGPU_CPU_DEVICES is 2"},
+      {R"({"fail": "command", "device": 0, "at": 0})",
+       "faults[0].at: must be a whole number from 1 to 1000000000000000"},
+      {R"({"fail": "command", "device": 0, "count": -1})",
+       "faults[0].count: must be a whole number from 0 to 1000000000000000"},
+      {R"({"fail": "command", "device": 0, "after": 3})",
+       "faults[0]: unknown key \"after\"; known are fail, device, at, count, status, message"},
+      {R"({"fail": "command", "device": 0, "after_bytes": 3})",
+       "faults[0]: unknown key \"after_bytes\"; known are fail, device, at, count, status, message"},
+      {R"({"fail": "command", "device": 0, "message": 1})", "faults[0].message: must be a text of at most 200 bytes"},
+      {R"({"fail": "allocation", "device": 0, "after_bytes": 1, "at": 2})",
+       "faults[0]: unknown key \"at\"; known are fail, device, after_bytes, status, message"},
+      {R"({"fail": "copy", "from": 0, "to": 0})", "faults[0]: copies inside device 0 use no link"},
+      {R"({"fail": "copy", "device": 0})",
+       "faults[0]: unknown key \"device\"; known are fail, from, to, at, count, status, message"},
+      {R"({"fail": "device", "device": 0, "status": "DEVICE_LOST"})",
+       "faults[0]: unknown key \"status\"; known are fail, device, after, reports, message"},
+      {R"({"fail": "device", "device": 0}, {"fail": "device", "device": 0})",
+       "faults[1]: device 0 is lost by faults[0] already"},
+  };
+  const auto error_of = [](const std::string& faults) {
+    Topology topology(2);
+    std::string error;
+    EXPECT_FALSE(topology.parse("{\"version\": 1, \"faults\": " + faults + "}", &error)) << faults;
+    EXPECT_TRUE(topology.faults().empty());
+    return error;
+  };
+  for (const auto& c : cases) EXPECT_EQ(error_of("[" + std::string(c.fault) + "]"), c.error);
+  EXPECT_EQ(error_of("{}"), "faults: must be an array");
+  for (const char* status : {"SUCCESS", "TIMEOUT", "DEVICE_LOST", "STREAM_FAILED", "SHUTDOWN", "nonsense", "-5"}) {
+    const std::string error =
+        error_of("[{\"fail\": \"command\", \"device\": 0, \"status\": \"" + std::string(status) + "\"}]");
+    EXPECT_EQ(error.rfind("faults[0].status: must be one of UNSUPPORTED, OUT_OF_MEMORY, ", 0), 0u) << error;
+    EXPECT_NE(error.find("COMMAND_FAILED"), std::string::npos) << error;
+  }
+}
+
+// What the documentation points to.
+TEST(CpuTopology, TheSamplesAreRight) {
+  const char* source = std::getenv("DGPU_SOURCE");
+  ASSERT_TRUE(source) << "run by ctest";
+  const std::string folder = std::string(source) + "/tests/data/topology/";
+  std::string error;
+  Topology paced(8), bad_day(4);
+  EXPECT_TRUE(paced.load(folder + "paced_nodes.json", &error)) << error;
+  EXPECT_TRUE(paced.pacing());
+  EXPECT_EQ(paced.link(7, 6).kind, uint32_t{DGPU_LINK_NETWORK});
+  EXPECT_TRUE(bad_day.load(folder + "bad_day.json", &error)) << error;
+  EXPECT_EQ(bad_day.faults().size(), 5u);
+  EXPECT_FALSE(bad_day.load(folder, &error)) << "a directory";
 }
 
 TEST(CpuTopology, ABadFileStopsTheBackendWithItsPath) {

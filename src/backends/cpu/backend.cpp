@@ -70,7 +70,11 @@ dgpuStatus_t read_topology(Backend& backend) {
   backend.topology = std::make_unique<Topology>(static_cast<uint32_t>(backend.devices.size()));
   const std::string path = backend.services.text("DGPU_CPU_TOPOLOGY");
   std::string error;
-  if (path.empty() || backend.topology->load(path, &error)) return DGPU_STATUS_SUCCESS;
+  if (path.empty()) return DGPU_STATUS_SUCCESS;
+  if (backend.topology->load(path, &error)) {
+    backend.scenario = Scenario::create(backend);
+    return DGPU_STATUS_SUCCESS;
+  }
   return backend.services.fail(DGPU_STATUS_PARSE_ERROR, path.c_str(), "DGPU_CPU_TOPOLOGY={}: {}", path, error);
 }
 
@@ -95,6 +99,12 @@ dgpuStatus_t initialize(const dgpuBackendServices* table, void** out) {
 void shutdown(void* handle) {
   backend_of(handle).executor->stop();
   delete &backend_of(handle);
+}
+
+// An injected failure of an entry; SUCCESS without one.
+dgpuStatus_t injected(const Device& device, FaultSite site, const char* object, uint64_t size = 0) {
+  Scenario* scenario = device.backend->scenario.get();
+  return scenario ? scenario->entry(site, device.index, object, size) : DGPU_STATUS_SUCCESS;
 }
 
 // ---- Devices -------------------------------------------------------------------------------------------------------
@@ -140,11 +150,12 @@ dgpuStatus_t device_open(void* handle, uint32_t index, dgpuCoreDevice* core_devi
   Backend& backend = backend_of(handle);
   if (const auto s = check_index(backend, index); s < 0) return s;
   return guarded(backend.services, "device", [&] {
+    Device& device = *backend.devices[index];
+    if (const auto s = injected(device, FaultSite::kOpen, "device"); s < 0) return s;
     std::string error;
-    if (!backend.executor->start(&error))
+    if (!backend.executor->start(backend.scenario && backend.scenario->paces(), &error))
       return backend.services.fail_text(DGPU_STATUS_OUT_OF_HOST_MEMORY, "DGPU_CPU_THREADS", error);
     if (!error.empty()) backend.services.log(DGPU_LOG_WARN, error);
-    Device& device = *backend.devices[index];
     device.core_device = core_device;
     {
       const std::lock_guard lock(device.sample_mutex);
@@ -179,13 +190,17 @@ dgpuStatus_t device_link(void* handle, uint32_t from, uint32_t to, dgpuLinkInfo*
 // ---- Memory --------------------------------------------------------------------------------------------------------
 
 dgpuStatus_t memory_allocate(dgpuBackendDevice* device, uint64_t size, dgpuBackendAllocation* out) {
-  return guarded(device_of(device).backend->services, "size", [&] { return allocate(device_of(device), size, out); });
+  return guarded(device_of(device).backend->services, "size", [&] {
+    const auto s = injected(device_of(device), FaultSite::kAllocation, "size", size);
+    return s < 0 ? s : allocate(device_of(device), size, out);
+  });
 }
 
 void memory_free(dgpuBackendDevice* device, dgpuBackendMemory* memory) { deallocate(device_of(device), memory); }
 
 dgpuStatus_t memory_register(dgpuBackendDevice* device, void* pointer, uint64_t, dgpuBackendAllocation* out) {
-  return register_host(device_of(device), pointer, out);
+  const auto s = injected(device_of(device), FaultSite::kPin, "pointer");
+  return s < 0 ? s : register_host(device_of(device), pointer, out);
 }
 
 // ---- Queues --------------------------------------------------------------------------------------------------------
@@ -195,7 +210,10 @@ dgpuStatus_t queue_create(dgpuBackendDevice* handle, dgpuCoreQueue* core_queue, 
   Device& device = device_of(handle);
   const Services& services = device.backend->services;
   return guarded(services, "queue", [&] {
-    Queue* queue = device.backend->executor->create(&device, &device.load, core_queue, priority);
+    if (const auto s = injected(device, FaultSite::kStream, "stream"); s < 0) return s;
+    Backend& backend = *device.backend;
+    const Executor::QueueOf owner{&device, device.index, &device.load, backend.scenario.get()};
+    Queue* queue = backend.executor->create(owner, core_queue, priority);
     if (!queue)
       return services.fail(DGPU_STATUS_CAPACITY, "stream", "cpu has {} queues, and no more; destroy streams",
                            Executor::kMaxQueues);
@@ -222,6 +240,7 @@ uint32_t queue_help(dgpuBackendQueue* queue, uint64_t value) {
 dgpuStatus_t kernel_create(dgpuBackendDevice* device, const dgpuBackendKernelDesc* desc, dgpuBackendKernel** out) {
   const Services& services = device_of(device).backend->services;
   return guarded(services, "signature", [&] {
+    if (const auto s = injected(device_of(device), FaultSite::kKernel, "kernel"); s < 0) return s;
     std::string error;
     const auto known = kit::read_struct(desc);
     auto kernel = HostKernel::create(known, &error);
@@ -239,7 +258,8 @@ const dgpuBackendClaim* op_claim(void*, uint32_t index) { return claim(index); }
 
 dgpuStatus_t op_plan(dgpuBackendDevice* device, const dgpuBackendOp* op, dgpuBackendPlanInfo* out_info,
                      dgpuBackendPlan** out_plan) {
-  return make_plan(device_of(device), *op, out_info, out_plan);
+  const auto s = injected(device_of(device), FaultSite::kPlan, op->name);
+  return s < 0 ? s : make_plan(device_of(device), *op, out_info, out_plan);
 }
 
 void op_plan_destroy(dgpuBackendPlan* plan) { delete reinterpret_cast<Plan*>(plan); }

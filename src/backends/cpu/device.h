@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backends/cpu/executor.h"
+#include "backends/cpu/scenario.h"
 #include "backends/cpu/services.h"
 #include "backends/cpu/topology.h"
 
@@ -36,6 +37,7 @@ struct Backend {
   Services services;
   std::vector<std::unique_ptr<Device>> devices;
   std::unique_ptr<Topology> topology;
+  std::unique_ptr<Scenario> scenario;  // null unless the topology file paces copies or injects faults
   std::unique_ptr<Executor> executor;
   std::string model;
 };

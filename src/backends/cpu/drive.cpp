@@ -2,6 +2,7 @@
 #include <new>
 
 #include "backends/cpu/executor.h"
+#include "backends/cpu/scenario.h"
 
 namespace dgpu::cpu {
 namespace {
@@ -16,6 +17,10 @@ constexpr uint32_t kReportEvery = 64;  // markers that are reported together
 void Executor::drive(Queue& queue, Turn& turn) {
   if (!queue.busy_since.load(std::memory_order_relaxed))
     queue.busy_since.store(turn.begin_ns, std::memory_order_relaxed);
+  if (queue.due_ns) {  // comes from the pacer
+    queue.due_ns = 0;
+    finish(queue, DGPU_STATUS_SUCCESS);
+  }
   for (;;) {
     const dgpuBackendCommand* command = queue.front();
     if (!command) {
@@ -60,6 +65,8 @@ bool Executor::allowed(Queue& queue, const dgpuBackendCommand& command, Turn& tu
 bool Executor::begin(Queue& queue, Turn& turn) {
   dgpuBackendCommand& command = *queue.current;
   if (command.flags & DGPU_COMMAND_TIMED) command.begin_ns = now_ns();
+  if (queue.scenario && interfere(queue)) [[unlikely]]
+    return true;
   if (queue.failed) {
     finish(queue, DGPU_STATUS_CANCELLED);
     return true;
@@ -87,6 +94,26 @@ bool Executor::begin(Queue& queue, Turn& turn) {
   return true;
 }
 
+// What the scenario does to the current command. True if that was its end.
+bool Executor::interfere(Queue& queue) {
+  const Scenario::Verdict verdict = queue.scenario->before(queue.device_index, *queue.current, queue.failed);
+  switch (verdict.what) {
+    case Scenario::Verdict::What::kRun:
+      queue.due_ns = verdict.due_ns;
+      return false;
+    case Scenario::Verdict::What::kDrop:
+      queue.current = nullptr;
+      return true;
+    case Scenario::Verdict::What::kFail:
+      break;
+  }
+  report(queue);
+  queue.error_status.store(DGPU_STATUS_SUCCESS, std::memory_order_relaxed);
+  queue.record_error(0, verdict.status, verdict.text);
+  finish(queue, queue.failed ? DGPU_STATUS_CANCELLED : verdict.status);
+  return true;
+}
+
 // Runs the phases from `phase` on. True if the command was finished here: the queue is still owned.
 bool Executor::run_phases(Queue& queue, Turn& turn, uint32_t phase) {
   const Task* task = queue.slot.task();
@@ -106,7 +133,18 @@ bool Executor::run_phases(Queue& queue, Turn& turn, uint32_t phase) {
     phase = queue.phase;
     task = queue.slot.task();
   }
-  finish(queue, queue.error_status.load(std::memory_order_acquire));
+  return complete(queue);
+}
+
+// The current command has run. True if it was reported; otherwise the pacer has the queue now.
+bool Executor::complete(Queue& queue) {
+  const dgpuStatus_t status = queue.error_status.load(std::memory_order_acquire);
+  if (queue.due_ns && status >= 0 && now_ns() < queue.due_ns) {
+    pacer_.post(queue, queue.due_ns);
+    return false;
+  }
+  queue.due_ns = 0;
+  finish(queue, status);
   return true;
 }
 
@@ -186,6 +224,7 @@ void Executor::finish(Queue& queue, dgpuStatus_t status) {
   queue.failed = true;
   queue.unreported = 0;
   queue.unreported_count = 0;
+  if (queue.muted()) return;
   services_.advance(queue.core_queue, value, status, text, 0);
   queue.reported.store(value, std::memory_order_release);
 }
@@ -194,6 +233,7 @@ void Executor::report(Queue& queue) {
   if (!queue.unreported_count) return;
   const uint64_t value = queue.unreported;
   queue.unreported_count = 0;
+  if (queue.muted()) return;
   services_.advance(queue.core_queue, value, DGPU_STATUS_SUCCESS, nullptr, 0);
   queue.reported.store(value, std::memory_order_release);
 }

@@ -23,7 +23,8 @@ constexpr uint32_t kProbe = 16;            // every so many times it looks again
 // the first yield, as each one may cost a time slice of the system.
 constexpr uint64_t kContendedNs = 30'000;
 constexpr uint64_t kContendedForNs = 100'000'000;
-constexpr uint64_t kQuantumNs = 300'000;  // with one queue while others wait
+constexpr uint64_t kQuantumNs = 300'000;            // with one queue while others wait
+constexpr uint64_t kLostPatience = 10'000'000'000;  // ns for a running command to end after its device was lost
 
 void futex_wait(std::atomic<uint32_t>& word, uint32_t value) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
@@ -56,13 +57,15 @@ Executor::Executor(const Services& services, uint32_t threads, uint32_t cores)
     : services_(services),
       thread_count_(threads),
       cores_(std::max(cores, threads)),
-      user_threads_([this](Queue& queue) { user_thread(queue); }) {}
+      user_threads_([this](Queue& queue) { user_thread(queue); }),
+      pacer_([this](Queue& queue) { schedule(queue); }) {}
 
 Executor::~Executor() { stop(); }
 
-bool Executor::start(std::string* error) {
+bool Executor::start(bool pacer, std::string* error) {
   const std::lock_guard lock(mutex_);
   if (!workers_.empty()) return true;
+  if (pacer && !pacer_.start(kMaxQueues, error)) return false;
   const uint32_t wanted = thread_count_;
   workers_.reserve(wanted);
   for (uint32_t i = 0; i < wanted; ++i) {
@@ -94,13 +97,14 @@ void Executor::stop() {
     for (auto& thread : workers) thread.join();
   }
   user_threads_.stop();
+  pacer_.stop();
 }
 
 // ---- Queues --------------------------------------------------------------------------------------------------------
 
 Queue& Executor::at(uint32_t index) const { return blocks_[index / kBlock][index % kBlock]; }
 
-Queue* Executor::create(const void* device, DeviceLoad* load, dgpuCoreQueue* core_queue, int32_t priority) {
+Queue* Executor::create(const QueueOf& owner, dgpuCoreQueue* core_queue, int32_t priority) {
   const std::lock_guard lock(mutex_);
   uint32_t index = used_;
   if (!free_.empty()) {
@@ -118,21 +122,30 @@ Queue* Executor::create(const void* device, DeviceLoad* load, dgpuCoreQueue* cor
   queue.index = index;
   queue.priority_class = priority > 0 ? 0 : priority == 0 ? 1 : 2;
   queue.core_queue = core_queue;
-  queue.load = load;
+  queue.load = owner.load;
+  queue.scenario = owner.scenario;
+  queue.device_index = owner.index;
   queue.pending = queue.current = nullptr;
   queue.unreported = 0;
   queue.failed = false;
+  queue.due_ns = 0;
   queue.reported.store(0);
   queue.busy_since.store(0);
   queue.incoming.store(Queue::kIdle);
-  queue.device.store(device);
+  queue.device.store(owner.device);
   return &queue;
 }
 
 // The core may destroy a queue inside the report of its last command, while a thread still owns it: the owner then
-// releases the slot.
+// releases the slot. A queue of a lost device may even hold commands: what runs ends before this returns, as its memory
+// goes next, and the rest is forgotten.
 void Executor::destroy(Queue& queue) {
-  if (queue.incoming.exchange(Queue::kDead) == Queue::kIdle) release(queue);
+  const void* const device = queue.device.load();
+  const bool may_be_lost = queue.scenario != nullptr;
+  if (queue.incoming.exchange(Queue::kDead) == Queue::kIdle) return release(queue);
+  if (!may_be_lost || t_inside) return;
+  const uint64_t give_up = now_ns() + kLostPatience;
+  while (queue.device.load() == device && queue.incoming.load() == Queue::kDead && now_ns() < give_up) usleep(100);
 }
 
 void Executor::release(Queue& queue) {

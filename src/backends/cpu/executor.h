@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "backends/cpu/index_set.h"
+#include "backends/cpu/pacer.h"
 #include "backends/cpu/queue.h"
 #include "backends/cpu/services.h"
 #include "backends/cpu/user_threads.h"
@@ -31,14 +32,21 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // Starts the workers, once. False with `error` set if not even one thread could be started.
-  bool start(std::string* error);
+  // Starts the workers, once, and the pacer if it is wanted. False with `error` set if not even one worker, or no
+  // pacer, could be started.
+  bool start(bool pacer, std::string* error);
   // Runs what the queues hold, then joins all threads.
   void stop();
   uint32_t threads() const { return thread_count_; }
 
+  struct QueueOf {  // the device that a queue belongs to
+    const void* device;
+    uint32_t index;
+    DeviceLoad* load;
+    Scenario* scenario;
+  };
   // Null if kMaxQueues live.
-  Queue* create(const void* device, DeviceLoad* load, dgpuCoreQueue* core_queue, int32_t priority);
+  Queue* create(const QueueOf& owner, dgpuCoreQueue* core_queue, int32_t priority);
   void destroy(Queue& queue);
   void submit(Queue& queue, dgpuBackendCommand* const* commands, uint32_t count);
   void reset(Queue& queue);
@@ -89,10 +97,12 @@ class Executor {
   void drive(Queue& queue, Turn& turn);
   bool allowed(Queue& queue, const dgpuBackendCommand& command, Turn& turn) const;
   bool begin(Queue& queue, Turn& turn);
+  bool interfere(Queue& queue);
   bool run_phases(Queue& queue, Turn& turn, uint32_t phase);
   uint32_t run_alone(Queue& queue, const Turn& turn, const Task& task, uint32_t phase, uint32_t chunks);
   bool run_claimed(Queue& queue, Turn& turn, Claims::Chunk chunk);
   void run_chunk(Queue& queue, const Task& task, uint32_t phase, uint32_t chunk);
+  bool complete(Queue& queue);
   void finish(Queue& queue, dgpuStatus_t status);
   void report(Queue& queue);
   void give_back(Queue& queue);
@@ -119,6 +129,7 @@ class Executor {
   alignas(64) std::atomic<uint32_t> permits_{0};  // futex: one per thread that was woken and has not noticed yet
   std::atomic<bool> stopping_{false};
   UserThreads user_threads_;
+  Pacer pacer_;
 
   std::mutex mutex_;  // threads and the table; never held while a command runs
   std::vector<std::thread> workers_;

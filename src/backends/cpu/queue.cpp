@@ -17,7 +17,12 @@ bool Queue::push(dgpuBackendCommand* const* commands, uint32_t count) {
 dgpuBackendCommand* Queue::front() {
   if (pending) return pending;
   if (incoming.load(std::memory_order_relaxed) <= kDead) return nullptr;
-  auto* newest = reinterpret_cast<dgpuBackendCommand*>(incoming.exchange(kOwned, std::memory_order_acq_rel));
+  const uintptr_t top = incoming.exchange(kOwned, std::memory_order_acq_rel);
+  if (top == kDead) {  // destroyed since the look, with a lost device
+    incoming.store(kDead);
+    return nullptr;
+  }
+  auto* newest = reinterpret_cast<dgpuBackendCommand*>(top);
   while (newest) {
     auto* older = static_cast<dgpuBackendCommand*>(newest->backend[0]);
     newest->backend[0] = pending;

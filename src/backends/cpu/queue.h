@@ -6,6 +6,7 @@
 //   owned     one thread works on it: it starts and reports commands
 //   running   chunks of its current phase are out; whoever finishes the last one becomes the owner
 //   deferred  its command runs on a user thread, which becomes the owner
+//   paced     its command has run, and the pacer puts it into a ready set when its time has come
 // The fields below "owner" belong to that hand. Queue memory is never freed while the executor lives, so a thread may
 // look at the claim word of a queue that was destroyed meanwhile: it finds nothing to claim.
 #pragma once
@@ -16,6 +17,8 @@
 #include "backends/cpu/task.h"
 
 namespace dgpu::cpu {
+
+class Scenario;
 
 struct DeviceLoad {
   std::atomic<uint64_t> busy_ns{0};  // sum over the device's queues, periods that ended
@@ -74,6 +77,8 @@ struct Queue {
   uint32_t priority_class = 1;
   dgpuCoreQueue* core_queue = nullptr;
   DeviceLoad* load = nullptr;
+  Scenario* scenario = nullptr;              // null: commands run as they come
+  uint32_t device_index = 0;                 // for the scenario
   std::atomic<const void*> device{nullptr};  // null: the slot is free
 
   // owner
@@ -83,6 +88,7 @@ struct Queue {
   uint32_t unreported_count = 0;
   bool failed = false;
   uint32_t phase = 0;
+  uint64_t due_ns = 0;  // of the running command: not reported as a success before; 0: at once
   TaskSlot slot;
   Queue* next_user = nullptr;  // in the list of the user threads
 
@@ -98,6 +104,8 @@ struct Queue {
   uint32_t error_chunk = 0;
   char error_text[512] = {};
 
+  // Destroyed together with its lost device: what it held is reported no more.
+  bool muted() const { return scenario && incoming.load(std::memory_order_acquire) == kDead; }
   bool push(dgpuBackendCommand* const* commands, uint32_t count);  // true: it was idle and wants scheduling
   dgpuBackendCommand* front();                                     // oldest command, null if there is none
   void pop();

@@ -19,6 +19,10 @@ void Services::log(uint32_t level, const std::string& message) const {
   if (table_.log) table_.log(table_.core, level, "cpu", message.c_str());
 }
 
+void Services::device_lost(dgpuCoreDevice* device, const std::string& message) const {
+  if (table_.device_lost) table_.device_lost(table_.core, device, message.c_str());
+}
+
 std::string Services::text(const char* name) const {
   size_t needed = 0;
   if (!table_.config) return {};

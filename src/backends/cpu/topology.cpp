@@ -1,48 +1,18 @@
 #include "backends/cpu/topology.h"
 
-#include <fmt/core.h>
-
+#include <filesystem>
 #include <fstream>
-#include <initializer_list>
-#include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
-#include <stdexcept>
+
+#include "backends/cpu/json_fields.h"
 
 namespace dgpu::cpu {
 namespace {
 
-using nlohmann::json;
-
-[[noreturn]] void reject(const std::string& where, const std::string& why) {
-  throw std::runtime_error(where + ": " + why);
-}
-
-void check_keys(const json& object, const std::string& where, std::initializer_list<const char*> known) {
-  if (!object.is_object()) reject(where, "must be an object");
-  for (const auto& [key, value] : object.items()) {
-    bool found = false;
-    std::string list;
-    for (const char* name : known) {
-      found = found || key == name;
-      list += list.empty() ? name : std::string(", ") + name;
-    }
-    if (!found) reject(where, fmt::format("unknown key \"{}\"; known are {}", key, list));
-  }
-}
-
-uint64_t whole(const json& object, const std::string& where, const char* key, uint64_t fallback, uint64_t high) {
-  if (!object.contains(key)) return fallback;
-  const json& value = object[key];
-  if (!value.is_number_unsigned() || value.get<uint64_t>() > high)
-    reject(where + "." + key, fmt::format("must be a whole number from 0 to {}", high));
-  return value.get<uint64_t>();
-}
-
-bool flag(const json& object, const std::string& where, const char* key, bool fallback) {
-  if (!object.contains(key)) return fallback;
-  if (!object[key].is_boolean()) reject(where + "." + key, "must be true or false");
-  return object[key].get<bool>();
-}
+// Limits of paced links: beyond them a copy would look as if it hung.
+constexpr uint64_t kSlowest = 1'000'000;      // bytes per second
+constexpr uint64_t kLongest = 1'000'000'000;  // ns
 
 uint32_t kind(const json& object, const std::string& where) {
   if (!object.contains("kind") || !object["kind"].is_string())
@@ -55,61 +25,91 @@ uint32_t kind(const json& object, const std::string& where) {
   reject(where + ".kind", fmt::format("\"{}\" is not one of host, pcie, fabric, network", name));
 }
 
-uint32_t device(const json& object, const std::string& where, const char* key, uint32_t devices) {
-  if (!object.contains(key)) reject(where, fmt::format("\"{}\" is missing", key));
-  const json& value = object[key];
-  if (!value.is_number_unsigned() || value.get<uint64_t>() >= devices)
-    reject(where + "." + key,
-           fmt::format("must be a device index from 0 to {}; DGPU_CPU_DEVICES is {}", devices - 1, devices));
-  return value.get<uint32_t>();
-}
+class Reader {
+ public:
+  Reader(const json& document, uint32_t devices) : document_(document), devices_(devices) {}
 
-Link parse_link(const json& object, const std::string& where) {
-  Link link;
-  link.claimed = true;
-  link.kind = kind(object, where);
-  link.hops = static_cast<uint32_t>(whole(object, where, "hops", 1, 1000));
-  if (link.hops == 0) reject(where + ".hops", "must be at least 1 between different devices");
-  link.peer_access = flag(object, where, "peer_access", link.kind != DGPU_LINK_HOST);
-  link.bandwidth_bytes_per_s = whole(object, where, "bandwidth_bytes_per_s", 0, UINT64_MAX);
-  link.latency_ns = whole(object, where, "latency_ns", 0, UINT64_MAX);
-  return link;
-}
+  // Overwrites what the document claims.
+  void read(std::vector<Link>& links) {
+    check_keys(document_, "document", {"version", "devices", "pacing", "default", "links", "faults"});
+    if (!document_.contains("version") || document_["version"] != 1) reject("version", "must be 1");
+    if (whole(document_, "document", "devices", devices_, 0, UINT32_MAX) != devices_)
+      reject("devices", fmt::format("the file is for {} devices, but DGPU_CPU_DEVICES is {}",
+                                    document_["devices"].get<uint64_t>(), devices_));
+    pacing = flag(document_, "document", "pacing", false);
+    if (document_.contains("default")) read_default(document_["default"], links);
+    if (document_.contains("links")) read_links(document_["links"], links);
+    if (pacing && !timed_)
+      reject("pacing", "no link claims a bandwidth or a latency, so no copy would be paced; add them or leave it out");
+    if (document_.contains("faults")) faults = parse_faults(document_["faults"], devices_);
+  }
 
-void parse_document(const json& document, uint32_t devices, std::vector<Link>& links) {
-  check_keys(document, "document", {"version", "devices", "default", "links"});
-  if (!document.contains("version") || document["version"] != 1) reject("version", "must be 1");
-  if (whole(document, "document", "devices", devices, UINT32_MAX) != devices)
-    reject("devices", fmt::format("the file is for {} devices, but DGPU_CPU_DEVICES is {}",
-                                  document["devices"].get<uint64_t>(), devices));
-  if (document.contains("default")) {
-    const json& object = document["default"];
+  bool pacing = false;
+  std::vector<Fault> faults;
+
+ private:
+  Link read_link(const json& object, const std::string& where) {
+    Link link;
+    link.claimed = true;
+    link.kind = kind(object, where);
+    link.hops = static_cast<uint32_t>(whole(object, where, "hops", 1, 0, 1000));
+    if (link.hops == 0) reject(where + ".hops", "must be at least 1 between different devices");
+    link.peer_access = flag(object, where, "peer_access", link.kind != DGPU_LINK_HOST);
+    link.bandwidth_bytes_per_s = whole(object, where, "bandwidth_bytes_per_s", 0, 0, UINT64_MAX);
+    link.latency_ns = whole(object, where, "latency_ns", 0, 0, UINT64_MAX);
+    if (link.bandwidth_bytes_per_s || link.latency_ns) timed_ = true;
+    if (pacing && link.bandwidth_bytes_per_s && link.bandwidth_bytes_per_s < kSlowest)
+      reject(where + ".bandwidth_bytes_per_s", fmt::format("must be at least {} with pacing", kSlowest));
+    if (pacing && link.latency_ns > kLongest)
+      reject(where + ".latency_ns", fmt::format("must be at most {} with pacing", kLongest));
+    return link;
+  }
+
+  void read_default(const json& object, std::vector<Link>& links) {
     check_keys(object, "default", {"kind", "hops", "peer_access", "bandwidth_bytes_per_s", "latency_ns"});
-    const Link link = parse_link(object, "default");
-    for (uint32_t from = 0; from < devices; ++from)
-      for (uint32_t to = 0; to < devices; ++to)
-        if (from != to) links[from * devices + to] = link;
+    const Link link = read_link(object, "default");
+    for (uint32_t from = 0; from < devices_; ++from)
+      for (uint32_t to = 0; to < devices_; ++to)
+        if (from != to) links[from * devices_ + to] = link;
   }
-  if (!document.contains("links")) return;
-  if (!document["links"].is_array()) reject("links", "must be an array");
-  std::vector<bool> seen(links.size());
-  for (size_t i = 0; i < document["links"].size(); ++i) {
-    const std::string where = fmt::format("links[{}]", i);
-    const json& object = document["links"][i];
-    check_keys(object, where,
-               {"from", "to", "both_ways", "kind", "hops", "peer_access", "bandwidth_bytes_per_s", "latency_ns"});
-    const uint32_t from = device(object, where, "from", devices);
-    const uint32_t to = device(object, where, "to", devices);
-    if (from == to) reject(where, fmt::format("links device {} with itself", from));
-    const Link link = parse_link(object, where);
-    const auto set = [&](uint32_t a, uint32_t b) {
-      if (seen[a * devices + b]) reject(where, fmt::format("the link from {} to {} is given twice", a, b));
-      seen[a * devices + b] = true;
-      links[a * devices + b] = link;
-    };
-    set(from, to);
-    if (flag(object, where, "both_ways", true)) set(to, from);
+
+  void read_links(const json& array, std::vector<Link>& links) {
+    if (!array.is_array()) reject("links", "must be an array");
+    std::vector<bool> seen(links.size());
+    for (size_t i = 0; i < array.size(); ++i) {
+      const std::string where = fmt::format("links[{}]", i);
+      const json& object = array[i];
+      check_keys(object, where,
+                 {"from", "to", "both_ways", "kind", "hops", "peer_access", "bandwidth_bytes_per_s", "latency_ns"});
+      const uint32_t from = device_index(object, where, "from", devices_);
+      const uint32_t to = device_index(object, where, "to", devices_);
+      if (from == to) reject(where, fmt::format("links device {} with itself", from));
+      const Link link = read_link(object, where);
+      const auto set = [&](uint32_t a, uint32_t b) {
+        if (seen[a * devices_ + b]) reject(where, fmt::format("the link from {} to {} is given twice", a, b));
+        seen[a * devices_ + b] = true;
+        links[a * devices_ + b] = link;
+      };
+      set(from, to);
+      if (flag(object, where, "both_ways", true)) set(to, from);
+    }
   }
+
+  const json& document_;
+  const uint32_t devices_;
+  bool timed_ = false;
+};
+
+// As json::parse, but a key that is given twice is an error, not overwritten.
+json parse_strictly(const std::string& text) {
+  std::vector<std::set<std::string>> keys;
+  return json::parse(text, [&](int, json::parse_event_t event, json& parsed) {
+    if (event == json::parse_event_t::object_start) keys.emplace_back();
+    if (event == json::parse_event_t::object_end) keys.pop_back();
+    if (event == json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second)
+      reject("document", fmt::format("the key {} is given twice in one object", parsed.dump()));
+    return true;
+  });
 }
 
 }  // namespace
@@ -125,8 +125,12 @@ Topology::Topology(uint32_t devices) : devices_(devices), links_(size_t{devices}
 bool Topology::parse(const std::string& text, std::string* error) {
   try {
     std::vector<Link> links = links_;
-    parse_document(json::parse(text), devices_, links);
+    const json document = parse_strictly(text);
+    Reader reader(document, devices_);
+    reader.read(links);
     links_ = std::move(links);
+    pacing_ = reader.pacing;
+    faults_ = std::move(reader.faults);
     return true;
   } catch (const std::exception& e) {
     *error = e.what();
@@ -135,11 +139,13 @@ bool Topology::parse(const std::string& text, std::string* error) {
 }
 
 bool Topology::load(const std::string& path, std::string* error) {
-  std::ifstream in(path);
+  std::error_code unknown;
+  std::ifstream in;
+  if (std::filesystem::is_regular_file(path, unknown)) in.open(path);
   std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) {
-    *error = "cannot be read; name a JSON file, see src/backends/cpu/README.md";
+  if (in.is_open()) text << in.rdbuf();
+  if (!in.is_open() || !in) {
+    *error = "cannot be read; name a JSON file as docs/virtual-devices.md describes";
     return false;
   }
   return parse(text.str(), error);
