@@ -81,8 +81,10 @@ DGPU_BF16 void dot(const void* const* av, const void* const* bv, const void* con
     const int valid = static_cast<int>(count - j0 < C ? count - j0 : C);
     const uint16_t* b[C];
     for (int j = 0; j < C; ++j) b[j] = static_cast<const uint16_t*>(bv[j0 + (j < valid ? j : valid - 1)]);
-    const uint16_t* ahead[kDotAhead];
-    for (int i = 0; i < kDotAhead; ++i) ahead[i] = static_cast<const uint16_t*>(next[j0 + (i < valid ? i : valid - 1)]);
+    constexpr int kAhead = R == 1 ? C : kDotAhead;
+    const uint16_t* ahead[kAhead];
+    for (int i = 0; i < kAhead; ++i) ahead[i] = static_cast<const uint16_t*>(next[j0 + (i < valid ? i : valid - 1)]);
+    int64_t line_row = 0, line_at = 0;  // of what is read ahead, for one row of A
     __m512 s[R * C];
 #pragma GCC unroll 24
     for (int i = 0; i < R * C; ++i) s[i] = _mm512_setzero_ps();
@@ -90,8 +92,16 @@ DGPU_BF16 void dot(const void* const* av, const void* const* bv, const void* con
       __m512i x[R];
 #pragma GCC unroll 4
       for (int i = 0; i < R; ++i) x[i] = _mm512_loadu_si512(a[i] + p);
+      if constexpr (R == 1) {
+        const uint16_t* line = ahead[line_row] + line_at;
+#pragma GCC unroll 8
+        for (int i = 0; i < C; ++i) __builtin_prefetch(line + i * kStep, 0, 2);
+        line_at += C * kStep;
+        if (line_at >= k) line_at = 0, ++line_row;
+      } else {
 #pragma GCC unroll 4
-      for (int i = 0; i < kDotAhead; ++i) __builtin_prefetch(ahead[i] + p, 0, 2);
+        for (int i = 0; i < kDotAhead; ++i) __builtin_prefetch(ahead[i] + p, 0, 2);
+      }
 #pragma GCC unroll 8
       for (int j = 0; j < C; ++j) {
         const __m512i y = _mm512_loadu_si512(b[j] + p);

@@ -12,6 +12,7 @@ enum class Isa : uint8_t { scalar, sse4, avx2, avx512, neon };
 constexpr int kMaxRows = 14;    // rows of the largest register tile
 constexpr int kDotAhead = 3;    // rows of B that a register tile of `dot` reads ahead
 constexpr int kMaxDotRows = 4;  // rows of A in an in-place tile
+constexpr int kMaxDotColumns = 8;  // rows of B in an in-place tile
 constexpr int kMaxStreamRows = 16;
 constexpr int kMaxColumns = 512;  // columns of B in a chunk
 constexpr int kMaxWidth = 64;     // units of the widest panel
@@ -27,7 +28,8 @@ using PackColumns = void (*)(const void* src, int64_t stride, int64_t k, int col
                              int64_t panel_floats);
 // c[i][j] (+)= sum_k a[i][k] b[j][k] for j < count; b rows are contiguous along k, as are a's. Meanwhile reads ahead
 // kDotAhead rows from next[j] on for every register tile of rows j: the compute of one block hides the next one's
-// memory.
+// memory. One row of A computes too little for that: it reads ahead as many rows as a register tile has, in the order
+// in which they lie in memory, since many short rows side by side keep the processor's own read-ahead from starting.
 using Dot = void (*)(const void* const* a, const void* const* b, const void* const* next, int64_t count, int64_t k,
                      float* c, int64_t ldc, bool accumulate);
 // c[i][0..n) = sum_k a[i * lda + k] b[k * ldb + 0..n); a is f32, or bf16 for the pair instruction. c has room for n

@@ -118,13 +118,14 @@ void run_dot(const Tile& x, float* sums, int64_t ld) {
     const int64_t count = std::min(kGroup, x.n - j0);
     for (int64_t k0 = 0; k0 < x.k; k0 += x.k_block) {
       const int64_t kc = std::min(x.k_block, x.k - k0);
-      // The block after this one: further along k, else the next rows. One tile leaves nothing to hide memory behind.
+      // The block after this one: further along k, else the next rows. With one tile the next register tile's rows.
       const bool along = k0 + x.k_block < x.k;
       const int64_t next_j = along || j0 + kGroup >= x.n ? j0 : j0 + kGroup, next_k = along ? k0 + x.k_block : 0;
       const void *b[kGroup], *next[kGroup + kDotAhead * kMaxDotTiles];
       for (int64_t j = 0; j < count; ++j) b[j] = x.b.at(j0 + j, k0);
       for (int64_t j = 0; j < kGroup + kDotAhead * tiles; ++j) {
-        next[j] = tiles == 1 ? b[0] : x.b.at(std::min(next_j + j, x.n - 1), next_k);
+        next[j] = tiles == 1 ? x.b.at(std::min(j0 + kMaxDotColumns + j, x.n - 1), k0)
+                             : x.b.at(std::min(next_j + j, x.n - 1), next_k);
       }
       for (int64_t tile = 0; tile < tiles; ++tile) {
         const int64_t i0 = tile * x.m / tiles, rows = (tile + 1) * x.m / tiles - i0;
