@@ -11,11 +11,13 @@ namespace {
 constexpr int64_t kTallRows = 512;     // of a chunk: each chunk packs its columns of B for itself
 constexpr int64_t kStreamSums = 8192;  // floats of a stream chunk's sums: they stay in the first-level cache
 constexpr int64_t kStreamChunks = 16;
-constexpr int64_t kSplitK = 256;                // fewest k of a split
-constexpr int64_t kFinishColumns = 512;         // of a chunk that adds up splits
-constexpr int64_t kPreparedBytes = 32 << 20;    // of packed A per round
-constexpr int64_t kChunkProducts = 12'000'000;  // multiplier steps of a chunk, about 200 us
-constexpr int64_t kChunkBytes = 512 << 10;      // of B that an in-place chunk reads, about 30 us
+constexpr int64_t kSplitK = 256;                 // fewest k of a split
+constexpr int64_t kFinishColumns = 512;          // of a chunk that adds up splits
+constexpr int64_t kPreparedBytes = 32 << 20;     // of packed A per round
+constexpr int64_t kChunkProducts = 12'000'000;   // multiplier steps of a chunk, about 200 us
+constexpr int64_t kChunkBytes = 512 << 10;       // of B that an in-place chunk reads at most, about 30 us
+constexpr int64_t kSmallChunkBytes = 128 << 10;  // and at least, so that reading ahead within a chunk pays
+constexpr int64_t kDotChunks = 16;               // wanted, so that few threads end together
 
 // A batch dimension that B does not have, and whose entries follow each other like rows in all else, is more rows.
 void fold_batch(Problem* p) {
@@ -81,8 +83,11 @@ void block_in_place(Plan* x) {
   x->k_blocks = 1;
   if (x->path == Path::dot) {
     x->k_block = dot_k_block(p.m, p.k);
-    const int64_t columns = kChunkBytes / std::max<int64_t>(1, p.k * size_of(p.b.type)) / 24 * 24;
-    x->columns_per_chunk = std::clamp<int64_t>(columns, 24, std::max<int64_t>(24, round_up(p.n, 24)));
+    const int64_t step = p.m == 1 ? kMaxDotColumns : 24;  // multiples of the register tile's columns
+    const int64_t row_bytes = std::max<int64_t>(1, p.k * size_of(p.b.type));
+    const int64_t columns =
+        std::clamp(ceil_div(p.n, kDotChunks), kSmallChunkBytes / row_bytes, kChunkBytes / row_bytes);
+    x->columns_per_chunk = std::clamp<int64_t>(round_up(columns, step), step, round_up(p.n, step));
     // Several tiles of rows visit A again and again: a copy whose rows do not lie a power of two apart stays in the
     // cache.
     x->prepared_a = x->batches == 1 && p.k > 1 &&

@@ -55,6 +55,8 @@ template <int R, class Tag>
 HWY_INLINE void dot_tile(const float* const* a, const typename Tag::T* const* b, const typename Tag::T* const* next,
                          int64_t k, float* sums) {
   constexpr int C = dot_columns(R);
+  constexpr int kLine = 64 / static_cast<int>(sizeof(typename Tag::T)), kLines = C * kLanes / kLine;
+  int64_t line_row = 0, line_at = 0;  // of what is read ahead, for one row of A
   constexpr int kSums = dot_sums(R);
   const D d;
   V s[kSums];
@@ -65,8 +67,16 @@ HWY_INLINE void dot_tile(const float* const* a, const typename Tag::T* const* b,
     V x[R];
 #pragma GCC unroll 4
     for (int i = 0; i < R; ++i) x[i] = hn::LoadU(d, a[i] + p);
+    if constexpr (R == 1 && kLines > 0) {
+      const auto* line = next[line_row] + line_at;
+#pragma GCC unroll 8
+      for (int i = 0; i < kLines; ++i) __builtin_prefetch(line + i * kLine, 0, 2);
+      line_at += kLines * kLine;
+      if (line_at >= k) line_at = 0, ++line_row;
+    } else {
 #pragma GCC unroll 4
-    for (int i = 0; i < kDotAhead; ++i) __builtin_prefetch(next[i] + p, 0, 2);
+      for (int i = 0; i < kDotAhead; ++i) __builtin_prefetch(next[i] + p, 0, 2);
+    }
 #pragma GCC unroll 8
     for (int j = 0; j < C; ++j) {
       const V y = load(Tag(), b[j] + p);
@@ -94,8 +104,9 @@ void dot(const void* const* av, const void* const* bv, const void* const* nextv,
     const int valid = static_cast<int>(count - j0 < C ? count - j0 : C);
     const T* b[C];
     for (int j = 0; j < C; ++j) b[j] = static_cast<const T*>(bv[j0 + (j < valid ? j : valid - 1)]);
-    const T* next[kDotAhead];
-    for (int i = 0; i < kDotAhead; ++i) next[i] = static_cast<const T*>(nextv[j0 + (i < valid ? i : valid - 1)]);
+    constexpr int kAhead = R == 1 ? C : kDotAhead;
+    const T* next[kAhead];
+    for (int i = 0; i < kAhead; ++i) next[i] = static_cast<const T*>(nextv[j0 + (i < valid ? i : valid - 1)]);
     float sums[dot_sums(R)];
     dot_tile<R, Tag>(a, b, next, k, sums);
     for (int i = 0; i < R; ++i) {

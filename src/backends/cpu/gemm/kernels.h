@@ -9,9 +9,9 @@ namespace dgpu::cpu::gemm {
 
 enum class Isa : uint8_t { scalar, sse4, avx2, avx512, neon };
 
-constexpr int kMaxRows = 14;    // rows of the largest register tile
-constexpr int kDotAhead = 3;    // rows of B that a register tile of `dot` reads ahead
-constexpr int kMaxDotRows = 4;  // rows of A in an in-place tile
+constexpr int kMaxRows = 14;       // rows of the largest register tile
+constexpr int kDotAhead = 3;       // rows of B that a register tile of `dot` reads ahead
+constexpr int kMaxDotRows = 4;     // rows of A in an in-place tile
 constexpr int kMaxDotColumns = 8;  // rows of B in an in-place tile
 constexpr int kMaxStreamRows = 16;
 constexpr int kMaxColumns = 512;  // columns of B in a chunk
