@@ -255,6 +255,13 @@ Val Scalars::typed(const KeyEntry& k, const JsonNode& j, const std::string& path
   return plain(j);
 }
 
+// How the config spells a key that an expression names; the expression's text for anything else.
+std::string Scalars::key_text(const Expr& e) const {
+  const auto cell = e.op == Op::Name ? cells_.find(e.name) : cells_.end();
+  if (cell != cells_.end() && cell->second.key) return cell->second.key->key_text;
+  return e.source ? e.source->text : "";
+}
+
 Val Scalars::list(const KeyEntry& k, const JsonNode& j, const std::string& path) {
   if (!j.is(T::Array)) bad(path, fmt::format("expected a list, got {}", brief(j)));
   if (j.items.size() > kMaxList)
@@ -262,7 +269,8 @@ Val Scalars::list(const KeyEntry& k, const JsonNode& j, const std::string& path)
   if (k.length) {
     const Val n = eval_(*k.length, -1);
     if (!n.get<int64_t>() || *n.get<int64_t>() != static_cast<int64_t>(j.items.size()))
-      bad(path, fmt::format("a list of {}, expected {} elements", j.items.size(), text_of(n)));
+      bad(path,
+          fmt::format("a list of {}, expected {} elements ({})", j.items.size(), text_of(n), key_text(*k.length)));
   }
   List out;
   for (size_t i = 0; i < j.items.size(); ++i)
@@ -332,17 +340,20 @@ Val Scalars::read_struct(const StructDef& s, const JsonNode& j, const std::strin
           "unknown key: the template neither reads it nor lists it as inert, so the result might be wrong");
   }
   const StructCase* chosen = nullptr;
-  std::string tag;
+  std::string tag, tag_key;  // the key that chooses, as this config spells it
   if (!s.by.empty()) {
     const auto by = std::find_if(s.keys.begin(), s.keys.end(), [&](const KeyEntry& k) { return k.name == s.by; });
     const Val v = field(*by, j, path);
+    const auto spelled =
+        std::find_if(by->paths.begin(), by->paths.end(), [&](const auto& alias) { return j.find(alias[0]); });
+    tag_key = spelled == by->paths.end() ? by->paths[0][0] : (*spelled)[0];
     tag = v.get<std::string>() ? *v.get<std::string>() : text_of(v);
     std::string list;
     for (const StructCase& c : s.cases) {
       if (c.name == tag) chosen = &c;
       list += (list.empty() ? "" : ", ") + c.name;
     }
-    if (!chosen) bad(path + "." + by->paths[0][0], fmt::format("{} is not supported; supported: {}", tag, list));
+    if (!chosen) bad(path + "." + tag_key, fmt::format("{} is not supported; supported: {}", tag, list));
   }
   Map out;
   for (const KeyEntry& k : s.keys) {
@@ -354,12 +365,12 @@ Val Scalars::read_struct(const StructDef& s, const JsonNode& j, const std::strin
     const auto f =
         std::find_if(chosen->fields.begin(), chosen->fields.end(), [&](const auto& x) { return x.first == k.name; });
     if (f == chosen->fields.end() && present(k, j))
-      bad(full, fmt::format("the key has no meaning with {} {}", s.by, tag));
+      bad(full, fmt::format("the key has no meaning with {} {}", tag_key, tag));
     if (f == chosen->fields.end()) {
       out.emplace_back(k.name, Val());
       continue;
     }
-    if (f->second && !present(k, j)) bad(full, fmt::format("the key is missing, and {} {} needs it", s.by, tag));
+    if (f->second && !present(k, j)) bad(full, fmt::format("the key is missing, and {} {} needs it", tag_key, tag));
     out.emplace_back(k.name, field(k, j, path));
   }
   return Val(std::move(out));

@@ -51,6 +51,7 @@ class Scalars {
   Val missing(const KeyEntry& k, const std::string& path);
   Val convert(const KeyEntry& k, const JsonNode& j, const std::string& path);
   Val typed(const KeyEntry& k, const JsonNode& j, const std::string& path);
+  std::string key_text(const Expr& e) const;
   Val list(const KeyEntry& k, const JsonNode& j, const std::string& path);
   Val read_struct(const StructDef& s, const JsonNode& j, const std::string& path);
   Val read_kinds(const KeyEntry& k, const StructDef& s, const JsonNode& j, const std::string& path);

@@ -108,7 +108,7 @@ Status TemplateSet::match(const JsonNode& config, std::string_view file, const T
   out = by_name ? by_name : by_type;
   if (!out || (architectures && !by_name))
     return fail(
-        DGPU_STATUS_UNSUPPORTED, what,
+        DGPU_STATUS_UNSUPPORTED, architectures ? "architectures" : "model_type",
         "{}: no template for architecture {} (model_type {}); known families:{}. A family is added by one file in "
         "a directory named by --templates or DGPU_TEMPLATE_PATH: see docs/templates.md",
         file, what, type ? type->string : "not given", known(files_));

@@ -102,7 +102,7 @@ TEST(Template, AbsurdValuesAreRefused) {
   EXPECT_REFUSED(with(with(kSmall, "rope_theta", "5.0"), "rope_parameters", R"({"rope_theta":6.0})"),
                  "rope_parameters.rope_theta", "contradicts rope_theta");
   EXPECT_REFUSED("{}", "model_type", "neither");
-  EXPECT_REFUSED(with(kSmall, "architectures", "[\"QwenForCausalLM\"]"), "QwenForCausalLM", "known families:");
+  EXPECT_REFUSED(with(kSmall, "architectures", "[\"QwenForCausalLM\"]"), "architectures", "known families:");
   EXPECT_REFUSED(with(kSmall, "model_type", "\"mixtral\""), "model_type", "contradicts architectures");
 }
 
