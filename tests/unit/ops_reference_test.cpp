@@ -91,13 +91,18 @@ void run_case(const json& c) {
     compare(name + " " + port, tensors[port], tensor(value), c["tolerance"]);
 }
 
-TEST(OpsReference, AgreesWithOtherImplementations) {
-  std::ifstream file(source_dir() + "/tests/data/ops/references.json");
-  ASSERT_TRUE(file) << "tests/data/ops/references.json is missing";
+void run_cases(const std::string& name, size_t at_least) {
+  std::ifstream file(source_dir() + "/tests/data/" + name);
+  ASSERT_TRUE(file) << "tests/data/" << name << " is missing";
   const json cases = json::parse(file);
-  ASSERT_GT(cases.size(), 60u);
+  ASSERT_GT(cases.size(), at_least);
   for (const auto& c : cases) run_case(c);
 }
+
+TEST(OpsReference, AgreesWithOtherImplementations) { run_cases("ops/references.json", 60); }
+
+// Activations, expert routers and sampling as the published model code computes them.
+TEST(OpsReference, AgreesWithTransformers) { run_cases("transformers/operators.json", 15); }
 
 // Known answers of the Random123 distribution, tests/kat_vectors, philox4x32 10.
 TEST(OpsReference, PhiloxKnownAnswers) {
