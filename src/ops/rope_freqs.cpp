@@ -5,6 +5,8 @@
 //   default   f_i = 1 / theta^(2i / dim)
 //   linear    f_i / factor
 //   dynamic   theta' = theta (factor s / max_position - (factor - 1))^(dim / (dim - 2)),  s = max(length, max_position)
+//             A function of the length alone: that implementation keeps the base of the longest sequence it has met
+//             until it meets one below max_position.
 //   llama3    wavelength w = 2 pi / f_i, o = original_max_position: w < o / high: f_i; w > o / low: f_i / factor;
 //             else t = (o / w - low) / (high - low): (1 - t) f_i / factor + t f_i
 //   yarn      d(n) = dim ln(o / (2 pi n)) / (2 ln theta); low = d(beta_fast), high = d(beta_slow), rounded outwards if

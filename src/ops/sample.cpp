@@ -19,7 +19,8 @@ Status infer(const OpSpec& spec, Outputs& outputs) {
   return DGPU_STATUS_SUCCESS;
 }
 
-// Draws from the kept tokens, `order` being all tokens by descending logit.
+// Draws from the kept tokens, `order` being all tokens by descending logit: temperature, then top-k, then top-p of what
+// top-k leaves, as in Hugging Face transformers, which however keeps more than k where the k-th logit is tied.
 int64_t draw(const double* logits, const std::vector<int64_t>& order, double temperature, int64_t top_k, double top_p,
              double u) {
   const size_t k = top_k > 0 ? std::min<size_t>(order.size(), static_cast<size_t>(top_k)) : order.size();
