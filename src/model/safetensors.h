@@ -57,9 +57,12 @@ struct TensorSource {
   std::vector<int64_t> shape;
   std::function<Status(const std::function<Status(const void*, size_t)>&)> produce;
 };
-// Writes to `path`.tmp and renames at the end: a broken run leaves no half file under the final name.
+// Writes beside `path` and renames at the end: a broken run leaves no half file under the final name. ALREADY_EXISTS if
+// something other than a regular file has that name.
 Status write_safetensors(const std::string& path, const std::vector<TensorSource>& tensors,
                          const std::map<std::string, std::string>& metadata);
+// Whether write_safetensors can write there: asked before long work whose result goes there.
+Status check_output(const std::string& path);
 
 const char* safetensors_dtype(dgpuDtype_t dtype);  // "BF16"; null if the format has no such type
 

@@ -1,10 +1,13 @@
 """dgpu-day0: each command, its documents and exit codes, and what it says to bad input."""
 import json
+import os
 import shutil
+import signal
 import struct
+import subprocess
 import unittest
 
-from tool import MODELS, ToolTest
+from tool import BIN, MODELS, ToolTest
 
 ADDER = MODELS / "adder"
 ALPHABET = "0123456789+=\n"
@@ -112,6 +115,34 @@ class Day0(ToolTest):
         self.run_tool("baseline", self.tmp / "a", "--tokens", "1,2,3,4,5", "-o", self.tmp / "base.safetensors")
         self.run_tool("compare", self.tmp / "a", "--baseline", self.tmp / "base.safetensors")
         self.error("synth", only, "-o", self.tmp / "a", code=3, says="not empty")
+
+    def test_an_output_replaces_regular_files_only(self):
+        pipe, link, old, folder = (self.tmp / n for n in ("pipe", "link", "old", "folder"))
+        os.mkfifo(pipe)
+        folder.mkdir()
+        for special in (pipe, folder):
+            self.error("baseline", ADDER, "--tokens", "1,2", "-o", special, code=3, says="not a regular file")
+        self.assertTrue(pipe.is_fifo())
+        self.error("synth", ADDER, "-o", pipe, code=3, says="not a directory")
+        self.error("baseline", ADDER, "--tokens", "1,2", "-o", "", code=4, says="empty")
+        self.error("baseline", ADDER, "--tokens", "1,2", "-o", self.tmp / "no" / "b", code=3, says="no/b: cannot write: No such file")
+        old.write_text("old")
+        link.symlink_to(old)
+        self.run_tool("baseline", ADDER, "--tokens", "1,2", "-o", link)
+        self.assertTrue(link.is_symlink())
+        self.run_tool("compare", ADDER, "--baseline", old)
+        self.assertEqual(sorted(p.name for p in self.tmp.iterdir()), ["folder", "link", "old", "pipe"])
+
+    def test_synth_takes_back_what_it_could_not_finish(self):
+        import resource
+        to = self.tmp / "a" / "b"
+        full = subprocess.run(
+            [str(BIN / self.tool), "synth", str(ADDER), "-o", str(to)], capture_output=True, text=True, timeout=120,
+            preexec_fn=lambda: (signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.setrlimit(resource.RLIMIT_FSIZE, (100000, 100000))))
+        self.assertEqual(full.returncode, 3, full.stderr)
+        self.assertIn("b/model.safetensors: cannot write: File too large", full.stderr)
+        self.assertFalse(to.exists())
+        self.run_tool("synth", ADDER, "-o", to)
 
     def test_compare_gives_the_first_tensor_out_of_tolerance(self):
         doc = self.run_json("compare", ADDER, "--baseline", ADDER / "baseline.safetensors", "--json")

@@ -43,6 +43,7 @@ Status load_reference_weight(const graph::Program& program, const Checkpoint& ch
 Status baseline(const graph::Program& program, const Checkpoint& checkpoint, const std::vector<int32_t>& tokens,
                 const std::string& file, const Progress& progress, Document& out) {
   DGPU_TRY(check_tensors(program, checkpoint));
+  DGPU_TRY(check_output(file));
   for (size_t i = 0; i < tokens.size(); ++i)
     if (tokens[i] < 0 || tokens[i] >= program.vocab)
       return fail(DGPU_STATUS_INVALID_ARGUMENT, "tokens", "token {} at place {} is not below the vocabulary size {}",

@@ -169,17 +169,47 @@ Status write_index(const fs::path& path, const std::map<std::string, std::string
   return DGPU_STATUS_SUCCESS;
 }
 
+// Takes back what was written, unless the work was finished: a directory that is not whole has no use, and stands in
+// the way of the next try.
+class Draft {
+ public:
+  explicit Draft(fs::path directory) : directory_(std::move(directory)) {}
+  Draft(const Draft&) = delete;
+  ~Draft() {
+    std::error_code ec;
+    for (const auto& file : files_) fs::remove(file, ec);
+    if (created_) fs::remove(directory_, ec);
+  }
+  Status open() {
+    std::error_code ec;
+    const auto name = directory_.string();
+    if (name.empty()) return fail(DGPU_STATUS_INVALID_ARGUMENT, "out_directory", "the name of the output is empty");
+    if (fs::exists(directory_, ec) && !fs::is_directory(directory_, ec))
+      return fail(DGPU_STATUS_ALREADY_EXISTS, name, "{}: exists and is not a directory; name a new one", name);
+    if (fs::exists(directory_, ec) && !fs::is_empty(directory_, ec))
+      return fail(DGPU_STATUS_ALREADY_EXISTS, name, "{}: exists and is not empty; name a new directory", name);
+    created_ = fs::create_directories(directory_, ec);
+    if (ec) return fail(DGPU_STATUS_IO_ERROR, name, "{}: cannot create: {}", name, ec.message());
+    return DGPU_STATUS_SUCCESS;
+  }
+  fs::path file(const std::string& name) { return files_.emplace_back(directory_ / name); }
+  void keep() {
+    files_.clear();
+    created_ = false;
+  }
+
+ private:
+  const fs::path directory_;
+  std::vector<fs::path> files_;
+  bool created_ = false;
+};
+
 }  // namespace
 
 Status synthesize(const graph::Program& program, const std::string& config_file, const std::string& directory,
                   uint64_t seed, const Progress& progress, Document& out) {
-  std::error_code ec;
-  const fs::path dir(directory);
-  if (fs::exists(dir, ec) && !fs::is_empty(dir, ec))
-    return fail(DGPU_STATUS_ALREADY_EXISTS, directory, "{}: exists and is not empty; name a new directory", directory);
-  fs::create_directories(dir, ec);
-  if (ec) return fail(DGPU_STATUS_IO_ERROR, directory, "{}: cannot create: {}", directory, ec.message());
-
+  Draft draft(directory);
+  DGPU_TRY(draft.open());
   const Laws laws(program);
   const dgpuDtype_t plain = program.checkpoint_dtype ? program.checkpoint_dtype : dgpuDtype_t{DGPU_DTYPE_BF16};
   std::vector<std::vector<TensorSource>> shards(1);
@@ -210,10 +240,11 @@ Status synthesize(const graph::Program& program, const std::string& config_file,
     const std::string name = shards.size() == 1 ? "model.safetensors"
                                                 : fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, shards.size());
     for (const auto& t : shards[s]) where[t.name] = name;
-    DGPU_TRY(write_safetensors((dir / name).string(), shards[s], {{"format", "pt"}}));
+    DGPU_TRY(write_safetensors(draft.file(name).string(), shards[s], {{"format", "pt"}}));
   }
-  if (shards.size() > 1) DGPU_TRY(write_index(dir / "model.safetensors.index.json", where, total));
-  DGPU_TRY(copy_config(config_file, dir / "config.json"));
+  if (shards.size() > 1) DGPU_TRY(write_index(draft.file("model.safetensors.index.json"), where, total));
+  DGPU_TRY(copy_config(config_file, draft.file("config.json")));
+  draft.keep();
   out.json = new_document("synth");
   out.json["family"] = program.family;
   out.json["directory"] = directory;
