@@ -141,7 +141,7 @@ typedef struct dgpuSampling {
   double temperature; /* 0: greedy, ties to the lowest id */
   double top_p;       /* 0 or 1: off */
   uint64_t seed;      /* the same seed gives the same tokens, whatever else is in the batch */
-  uint32_t top_k;     /* 0: off */
+  uint32_t top_k;     /* 0, or the vocabulary and more: off */
   uint32_t reserved;
 } dgpuSampling;
 #define DGPU_SAMPLING_INIT {sizeof(dgpuSampling), 0, 0, 0, 0, 0}

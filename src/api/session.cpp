@@ -233,9 +233,9 @@ Status read_sampling(const dgpuGenerate& g, std::vector<dgpuSampling>& out) {
     dgpuSampling s = DGPU_SAMPLING_INIT;
     if (g.sampling) DGPU_TRY(read_optional(g.sampling[i], "dgpuSampling", s));
     if (!(s.temperature >= 0))
-      return fail(DGPU_STATUS_INVALID_ARGUMENT, "temperature", "temperature must not be negative");
+      return fail(DGPU_STATUS_INVALID_ARGUMENT, "temperature", "temperature is {}, must be at least 0", s.temperature);
     if (!(s.top_p >= 0 && s.top_p <= 1))
-      return fail(DGPU_STATUS_INVALID_ARGUMENT, "top_p", "top_p must be between 0 and 1");
+      return fail(DGPU_STATUS_INVALID_ARGUMENT, "top_p", "top_p is {}, must be from 0 to 1", s.top_p);
     out.push_back(s);
   }
   return DGPU_STATUS_SUCCESS;

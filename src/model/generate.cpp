@@ -44,7 +44,7 @@ class Sampler {
 
   void set(uint32_t row, const dgpuSampling& s, uint64_t position) {
     put(0, row, static_cast<float>(s.temperature));
-    put(1, row, static_cast<int32_t>(s.top_k));
+    put(1, row, static_cast<int32_t>(std::min<int64_t>(s.top_k, session_.program().vocab)));
     put(2, row, static_cast<float>(s.top_p));
     put(3, row, static_cast<int64_t>(s.seed));
     put(4, row, static_cast<int64_t>(position));

@@ -62,8 +62,13 @@ Status Session::choose_limits(const SessionLimits& limits) {
   if (limits_.max_logit_rows > limits_.max_batch_tokens)
     return fail(DGPU_STATUS_INVALID_ARGUMENT, "max_logit_rows", "max_logit_rows {} is above max_batch_tokens {}",
                 limits_.max_logit_rows, limits_.max_batch_tokens);
-  if (limits_.max_sequences > 65536 || limits_.max_batch_tokens > (1u << 22) || limits_.max_tokens > (1u << 28))
-    return fail(DGPU_STATUS_INVALID_ARGUMENT, "limits", "a limit is absurdly large");
+  const auto at_most = [](const char* field, uint32_t value, uint32_t most) -> Status {
+    if (value <= most) return DGPU_STATUS_SUCCESS;
+    return fail(DGPU_STATUS_INVALID_ARGUMENT, field, "{} is {}, at most {} is supported", field, value, most);
+  };
+  DGPU_TRY(at_most("max_sequences", limits_.max_sequences, 65536));
+  DGPU_TRY(at_most("max_batch_tokens", limits_.max_batch_tokens, 1u << 22));
+  DGPU_TRY(at_most("max_tokens", limits_.max_tokens, 1u << 28));
   program_ = base;
   DGPU_TRY(fuse_around_taps(limits_.taps));
   maxima_.tokens = limits_.max_batch_tokens;

@@ -5,6 +5,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import time
 import unittest
 
 from tool import BIN, MODELS, ToolTest
@@ -166,9 +167,79 @@ class Day0(ToolTest):
         self.error("run", ADDER, "--tokens", "1,x", code=2, says="'x' is not a token id")
         self.run_tool("run", ADDER, "--tokens", "1", "--dtype", "f64", code=2)
         self.run_tool("run", ADDER, "--tokens", "1", "--max-new-tokens", "0", code=2)
-        self.error("run", ADDER, "--tokens", "1", "--device", "9", code=2, says="there are")
+        self.error("run", ADDER, "--tokens", "1", "--device", "9", code=2, says="the devices are 0 to 0")
+        self.error("rum", ADDER, code=2, says="there is no command 'rum'; commands are inspect")
+        self.error("run", ADDER, "--tokns", "1", code=2, says="--tokns")
+        one = ("run", ADDER, "--tokens", "1")
+        for option, value in (("--seed", "-1"), ("--seed", str(1 << 64)), ("--top-k", "-1"), ("--top-k", str(1 << 32)), ("--temperature", "nan"),
+                              ("--temperature", "inf"), ("--temperature", "-1"), ("--top-p", "nan"), ("--top-p", "1.5"), ("--stop", ""),
+                              ("--max-new-tokens", "1048577"), ("--chunk", "x"), ("--device", "-1")):
+            self.error(*one, option, value, code=2, says=option)
+        self.error("run", ADDER, "--tokens-file", self.tmp, code=3, says="cannot read")
+        self.error("run", ADDER, "--tokens-file", "/dev/zero", code=2, says="64 MiB")
         for command in ("inspect", "audit", "coverage", "synth", "run", "baseline", "compare"):
             self.assertIn("Exit status", self.run_tool(command, "--help").stdout)
+
+    def test_options_take_one_value_each(self):
+        after = self.run_json("run", "--json", "--max-new-tokens", 3, "--templates", self.tmp, "--tokens", "13,2", ADDER)
+        self.assertEqual(after["generated_ids"], self.run_json("run", ADDER, "--tokens", "13,2", "--max-new-tokens", 3, "--json")["generated_ids"])
+        every = self.run_json("run", ADDER, "--tokens", "13,2", "--temperature", 1, "--top-k", (1 << 32) - 1, "--seed", (1 << 64) - 1, "--json")
+        self.assertEqual(len(every["generated_ids"]), 16)
+        self.error("run", ADDER, "--tokens", "1", "--max-tokens", (1 << 32) - 1, code=4, says="max_tokens is 4294967295, at most 268435456")
+
+    def test_names_that_are_no_text(self):
+        odd = os.fsencode(self.tmp) + b"/\xff"
+        for args in (("inspect", odd), ("run", ADDER, "--tokens", b"\xff")):
+            done = subprocess.run([str(BIN / self.tool), *map(os.fsencode, args), b"--json"], capture_output=True, timeout=120)
+            self.assertIn("\ufffd", json.loads(done.stdout)["error"])
+            self.assertIn(done.returncode, (2, 3))
+        done = subprocess.run([str(BIN / self.tool), b"synth", os.fsencode(ADDER), b"-o", odd, b"--json"], capture_output=True, timeout=120)
+        self.assertEqual((done.returncode, json.loads(done.stdout)["verdict"]), (0, "good"))
+        d = self.copy()
+        raw = (d / "model.safetensors").read_bytes()
+        n = struct.unpack("<Q", raw[:8])[0]
+        text = raw[8 : 8 + n].replace(b'"model.norm.weight"', b'"\\u001b[2J\\u009bxy"')
+        self.assertEqual(len(text), n)
+        (d / "model.safetensors").write_bytes(raw[:8] + text + raw[8 + n :])
+        out = self.run_tool("audit", d, code=1).stdout
+        self.assertIn("\\x1b[2J\\x9bxy", out)
+        self.assertNotIn("\x1b", out)
+
+    def test_output_that_cannot_be_written(self):
+        for args in (("inspect", ADDER), ("inspect", ADDER, "--json"), ("--help",)):
+            command = [str(BIN / self.tool), *map(str, args)]
+            with open("/dev/full", "w") as full:
+                done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+            self.assertEqual(done.returncode, 3, args)
+            self.assertIn("standard output", done.stderr)
+            done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=120, preexec_fn=lambda: os.close(1))
+            self.assertEqual(done.returncode, 3, args)
+
+    def test_a_run_that_gives_nan_says_so(self):
+        d = self.copy()
+        raw = bytearray((d / "model.safetensors").read_bytes())
+        n = struct.unpack("<Q", raw[:8])[0]
+        at, end = json.loads(raw[8 : 8 + n])["model.norm.weight"]["data_offsets"]
+        raw[8 + n + at : 8 + n + end] = b"\xc0\x7f" * ((end - at) // 2)
+        (d / "model.safetensors").write_bytes(raw)
+        doc = self.run_json("run", d, "--tokens", "1", "--json", code=1)
+        self.assertEqual((doc["verdict"], doc["findings"][0]["kind"]), ("negative", "not finite"))
+        self.assertEqual(self.run_json("run", ADDER, "--tokens", "1", "--json")["findings"], [])
+
+    def test_a_signal_takes_back_a_half_checkpoint(self):
+        only, to = self.tmp / "only", self.tmp / "to"
+        only.mkdir()
+        config = json.loads((ADDER / "config.json").read_text())
+        config.update(vocab_size=1 << 24, hidden_size=1024, tie_word_embeddings=False)  # 64 GiB: it does not finish
+        (only / "config.json").write_text(json.dumps(config))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            done = subprocess.Popen([str(BIN / self.tool), "synth", str(only), "-o", str(to)], preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+            deadline = time.monotonic() + 60
+            while not (to.exists() and any(p.stat().st_size for p in to.iterdir())) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            done.send_signal(number)
+            self.assertEqual(done.wait(60), -number)
+            self.assertFalse(to.exists())
 
     def test_bad_models(self):
         self.error("inspect", self.tmp / "nowhere", code=3, says="nowhere")

@@ -10,10 +10,10 @@ namespace day0 {
 namespace {
 
 std::string cell(const Json& v) {
-  if (v.is_string()) return v.get<std::string>();
+  if (v.is_string()) return printable(v.get<std::string>());
   if (v.is_number_float()) return fmt::format("{:.4g}", v.get<double>());
   if (v.is_null()) return "-";
-  return v.dump();
+  return v.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 std::string title(std::string key) {
@@ -65,9 +65,27 @@ void section(const std::string& key, const Json& value) {
 
 }  // namespace
 
+std::string json_text(const Json& document) { return document.dump(2, ' ', false, Json::error_handler_t::replace); }
+
+std::string printable(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0u;
+    const bool c1 = c == 0xc2 && next >= 0x80 && next < 0xa0;  // U+0080 to U+009F, some of which start sequences, too
+    if (c < 0x20 || c == 0x7f || c1) {
+      out += fmt::format("\\x{:02x}", c1 ? next : c);
+      i += c1;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
 void print(const Options& options, const Json& document) {
   if (options.json) {
-    std::cout << document.dump(2) << std::endl;
+    std::cout << json_text(document) << std::endl;
     return;
   }
   for (const auto& [key, value] : document.items())

@@ -1,5 +1,7 @@
 // dgpu-day0 run: prompts in, greedy or sampled tokens out.
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -49,6 +51,17 @@ uint64_t limit_tokens(const Options& options, const std::vector<std::vector<int3
     std::cerr << "dgpu-day0: prompt and new tokens together are " << need << ", the config declares " << max_positions
               << " positions" << std::endl;
   return options.max_tokens ? options.max_tokens : need;
+}
+
+// Whether a logit of the last step is NaN or +infinity: the tokens mean nothing, then.
+bool broken_logits(const Loaded& l, dgpuSession_t session) {
+  dgpuTensorDesc desc = DGPU_TENSOR_DESC_INIT;
+  dgpuAddr_t address = 0;
+  check(dgpuSessionGetLogits(session, &desc, &address));
+  std::vector<float> logits(static_cast<size_t>(desc.shape[0] * desc.shape[1]));
+  check(dgpuMemCopyToHostAsync(l.stream, logits.data(), address, logits.size() * sizeof(float)));
+  check(dgpuStreamSynchronize(l.stream, DGPU_TIMEOUT_INFINITE));
+  return std::any_of(logits.begin(), logits.end(), [](float v) { return std::isnan(v) || v == INFINITY; });
 }
 
 }  // namespace
@@ -103,11 +116,17 @@ int run_command(const Options& options) {
   check(dgpuSessionGenerate(session, l.stream, &g));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
+  Json findings = Json::array();
+  if (broken_logits(l, session))
+    findings.push_back({{"kind", "not finite"},
+                        {"tensor", "logits"},
+                        {"text", "the last step gives NaN or infinity; `dgpu-day0 compare` finds the first tensor"}});
   dgpuMemStats stats = DGPU_MEM_STATS_INIT;
   check(dgpuMemGetStats(l.context, l.device, &stats));
   const double first = static_cast<double>(g.out_first_token_ns) * 1e-9;
   const uint64_t total = std::accumulate(counts.begin(), counts.end(), uint64_t{0});
-  Json doc = {{"schema", "dgpu.day0.run/1"},   {"verdict", "good"},  {"family", info.family}, {"dtype", options.dtype},
+  Json doc = {{"schema", "dgpu.day0.run/1"},   {"verdict", findings.empty() ? "good" : "negative"},
+              {"family", info.family},         {"dtype", options.dtype},
               {"prompt_tokens", prompt_total}, {"new_tokens", total}};
   Json lists = Json::array();
   for (uint32_t i = 0; i < count; ++i)
@@ -122,9 +141,10 @@ int run_command(const Options& options) {
       seconds > first && total > count ? Json(static_cast<double>(total - count) / (seconds - first)) : Json();
   doc["peak_device_bytes"] = stats.peak_used_bytes;
   doc["peak_host_bytes"] = peak_host_bytes();
+  doc["findings"] = findings;
   print(options, doc);
   for (auto s : sequences) dgpuSequenceDestroy(s);
-  return kGood;
+  return findings.empty() ? kGood : kNegative;
 }
 
 }  // namespace day0

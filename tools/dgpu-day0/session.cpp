@@ -61,8 +61,9 @@ Owned<dgpuModel_t> open_model(const Options& options, bool config_only) {
 dgpuDevice_t pick_device(uint32_t ordinal) {
   uint32_t count = 0;
   check(dgpuDeviceCount(&count));
+  if (count == 0) throw Error(kResource, "there is no device; `dgpu-smi backends --why` tells what was tried");
   if (ordinal >= count)
-    throw Error(kUsage, "--device " + std::to_string(ordinal) + ": there are " + std::to_string(count) + " devices");
+    throw Error(kUsage, "--device " + std::to_string(ordinal) + ": the devices are 0 to " + std::to_string(count - 1));
   dgpuDevice_t device = nullptr;
   check(dgpuDeviceGet(ordinal, &device));
   return device;
@@ -116,10 +117,16 @@ std::vector<std::vector<int32_t>> token_lists(const Options& options) {
   for (const auto& t : options.tokens) lists.push_back(parse_tokens(t, "--tokens"));
   if (!options.tokens_file.empty()) {
     std::ifstream in(options.tokens_file);
-    if (!in) throw Error(kNotFound, "--tokens-file: cannot read '" + options.tokens_file + "'");
-    std::stringstream text;
-    text << in.rdbuf();
-    lists.push_back(parse_tokens(text.str(), options.tokens_file));
+    std::error_code ec;
+    if (!in || std::filesystem::is_directory(options.tokens_file, ec))
+      throw Error(kNotFound, "--tokens-file: cannot read '" + options.tokens_file + "'");
+    std::string text;
+    for (char piece[65536]; in.read(piece, sizeof piece), in.gcount() > 0;) {
+      text.append(piece, static_cast<size_t>(in.gcount()));
+      if (text.size() > size_t{64} << 20)  // ends what has no end, such as /dev/zero
+        throw Error(kUsage, "--tokens-file: '" + options.tokens_file + "' has more than 64 MiB");
+    }
+    lists.push_back(parse_tokens(text, options.tokens_file));
   }
   if (lists.empty()) throw Error(kUsage, "give the prompt with --tokens 1,2,3 or --tokens-file FILE");
   return lists;

@@ -105,6 +105,11 @@ uint32_t show_progress(uint64_t done, uint64_t total, const char* what, void* us
 
 int run_command(const Options& options);
 
+// The text of a document. Bytes that are no UTF-8, in the names of files and tensors, become U+FFFD.
+std::string json_text(const Json& document);
+// `text` with control characters written as \xNN: names come from files that others wrote.
+std::string printable(const std::string& text);
+
 // Prints a document: as JSON, or as text for people.
 void print(const Options& options, const Json& document);
 
