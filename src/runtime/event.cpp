@@ -9,28 +9,37 @@ Status Event::record(Stream& stream, const char* function) {
   mark.timeline = Ref<Timeline>::retain(stream.timeline());
   mark.device = stream.device_index();
   if (timing_) {
-    {
-      // The stamp of the record before serves again unless a command still has to write it.
-      std::lock_guard lock(mutex_);
-      if (mark_.stamp && mark_.stamp->unique()) mark.stamp = std::move(mark_.stamp);
-    }
-    if (!mark.stamp) mark.stamp = make_ref<Stamp>();
-    mark.stamp->begin_ns = mark.stamp->end_ns = 0;
+    mark.stamp = take_spare();
     Submission submission(stream, function);
     const Status status = submission.begin(1, 0, true);
-    if (status == DGPU_STATUS_QUEUE_FULL) return status;
     if (status == DGPU_STATUS_SUCCESS) {
       submission.add_marker(mark.stamp.get());
       mark.value = submission.commit();
-    } else if (!stream.failure()) {
+    } else if (status == DGPU_STATUS_QUEUE_FULL || !stream.failure()) {
+      std::lock_guard lock(mutex_);
+      spare_ = std::move(mark.stamp);
       return status;
     }
   }
   // Without a time stamp, or on a stream that takes nothing more, it stands for what was submitted so far.
   if (!mark.value) mark.value = stream.submitted();
   std::lock_guard lock(mutex_);
+  if (mark_.stamp) spare_ = std::move(mark_.stamp);
   mark_ = std::move(mark);
   return DGPU_STATUS_SUCCESS;
+}
+
+// The stamp of the record before the last one, unless a command or a reader still has it: the last one's stays readable
+// until the new record is submitted.
+Ref<Stamp> Event::take_spare() {
+  Ref<Stamp> stamp;
+  {
+    std::lock_guard lock(mutex_);
+    if (spare_ && spare_->unique()) stamp = std::move(spare_);
+  }
+  if (!stamp) stamp = make_ref<Stamp>();
+  stamp->begin_ns = stamp->end_ns = 0;
+  return stamp;
 }
 
 Status Event::point(Ref<Timeline>& timeline, uint64_t& value) const {

@@ -9,7 +9,12 @@ namespace dgpu {
 class Event final : public Object {
  public:
   static constexpr Kind kKind = Kind::event;
-  Event(Ref<Context> context, bool timing) : Object(kKind), context_(std::move(context)), timing_(timing) {}
+  // Both stamps now, so that recording allocates nothing.
+  Event(Ref<Context> context, bool timing) : Object(kKind), context_(std::move(context)), timing_(timing) {
+    if (!timing) return;
+    mark_.stamp = make_ref<Stamp>();
+    spare_ = make_ref<Stamp>();
+  }
 
   Context* context() const { return context_.get(); }
   Status record(Stream& stream, const char* function);
@@ -24,12 +29,14 @@ class Event final : public Object {
     Ref<Stamp> stamp;
     uint32_t device = 0;
   };
+  Ref<Stamp> take_spare();
   Status timed_mark(Mark& out, const char* argument) const;
 
   const Ref<Context> context_;
   const bool timing_;
   mutable std::mutex mutex_;
   Mark mark_;
+  Ref<Stamp> spare_;
 };
 
 }  // namespace dgpu

@@ -69,9 +69,13 @@ Status Stream::create(Ref<Context> context, uint32_t device, const Options& opti
 Status Stream::open_queue(int32_t priority) {
   dgpuBackendDevice* device = nullptr;
   DGPU_TRY(device_.open(&device));
-  const Status status = device_.queue().create(device, backend::token(this), priority, &queue_);
-  if (status < 0) queue_ = nullptr;
-  return status;
+  Status status = device_.queue().create(device, backend::token(this), priority, &queue_);
+  if (status == DGPU_STATUS_SUCCESS && !queue_) {
+    status = dgpu::fail(DGPU_STATUS_INTERNAL, "queue.create", "backend {} created a queue without handing it out",
+                        device_.backend().name());
+  }
+  if (status != DGPU_STATUS_SUCCESS) queue_ = nullptr;
+  return device_.backend().checked(status, "queue.create");
 }
 
 Stream::~Stream() {
@@ -182,7 +186,7 @@ Status wait_for(Timeline& timeline, uint64_t value, uint64_t timeout_ns) {
 Status Stream::query() const {
   const uint64_t last = submitted();
   if (const ErrorRecord first = failure()) return raise(first);
-  return timeline_->query(last);
+  return last <= forgiven_.load(std::memory_order_acquire) ? DGPU_STATUS_SUCCESS : timeline_->query(last);
 }
 
 Status Stream::reset(uint64_t timeout_ns) {
@@ -205,6 +209,7 @@ Status Stream::reset(uint64_t timeout_ns) {
     }
     if (failed_) {
       timeline_->close_failure(last);
+      forgiven_.store(last, std::memory_order_release);
       if (report_made_.load(std::memory_order_acquire)) device_.queue().reset(queue_);
       report_made_.store(false, std::memory_order_relaxed);
       report_.record = nullptr;

@@ -40,7 +40,10 @@ class Stream final : public Object, public backend::QueueSink {
 
   // Blocks until the value is settled, helping the device while it can. As Timeline::wait.
   Status wait(uint64_t value, uint64_t timeout_ns);
-  Status synchronize(uint64_t timeout_ns) { return wait(submitted(), timeout_ns); }
+  Status synchronize(uint64_t timeout_ns) {
+    const uint64_t last = submitted();
+    return last <= forgiven_.load(std::memory_order_acquire) ? DGPU_STATUS_SUCCESS : wait(last, timeout_ns);
+  }
   Status query() const;
   Status reset(uint64_t timeout_ns);
   // The failure since the last reset, null while healthy.
@@ -110,9 +113,10 @@ class Stream final : public Object, public backend::QueueSink {
   dgpuBackendQueue* queue_ = nullptr;
 
   // A line of their own each: the submitters', the word between both sides, the reporting side's, the pump's.
-  alignas(64) std::mutex submit_;  // order of slots; never held while anything runs
-  uint64_t reserved_ = 0;          // under submit_: last slot that was filled, published or not
-  std::atomic<int32_t> state_{0};  // 0 healthy, else why submits are refused
+  alignas(64) std::mutex submit_;      // order of slots; never held while anything runs
+  uint64_t reserved_ = 0;              // under submit_: last slot that was filled, published or not
+  std::atomic<int32_t> state_{0};      // 0 healthy, else why submits are refused
+  std::atomic<uint64_t> forgiven_{0};  // last value before the last reset: the stream itself tells its failure no more
   mutable std::mutex failure_mutex_;
   ErrorRecord failure_;  // first failure since the last reset
 
@@ -125,6 +129,7 @@ class Stream final : public Object, public backend::QueueSink {
   alignas(64) uint64_t last_reported_ = 0;
   Report report_{};  // first failure since the last reset
   std::atomic<bool> report_made_{false};
+  std::atomic<uint32_t> ignored_reports_{0};
 
   // The pump's own.
   static constexpr unsigned kBatch = 32;

@@ -193,8 +193,13 @@ void Stream::flush_batch() {
     reported_ = last_reported_ = batch_[0]->value - 1;
   }
   handed_ = batch_[count - 1]->value;
-  const Status status = device_.queue().submit(queue_, batch_, count);
-  if (status >= 0) return;
+  Status status = device_.queue().submit(queue_, batch_, count);
+  if (status == DGPU_STATUS_SUCCESS) return;
+  if (status > 0) {
+    // Neither taken nor refused: who waited for a report would wait for ever.
+    status = fail(DGPU_STATUS_INTERNAL, "queue.submit", "backend {} answered a submit with {}; it takes all or fails",
+                  device_.backend().name(), dgpuStatusName(status));
+  }
   // Refused as a whole.
   const Slot& first = slot(batch_[0]->value);
   const dgpuErrorInfo& told = last_error();
@@ -246,6 +251,7 @@ void Stream::run_signal(Slot& s) {
   if (status < 0 && !failed_) {
     fail_from(next_, make_record(&s, s.command.value, status, last_error().message, 0));
   }
+  s.wait.timeline->drop_mover();
   s.set_done();
 }
 
@@ -322,8 +328,13 @@ void Stream::core_done(Slot& s, Status result, ErrorRecord record) {
 
 void Stream::advance(uint64_t value, dgpuStatus_t outcome, const char* message, int32_t native_code) noexcept {
   if (value <= last_reported_ || value > submitted()) {
-    log(DGPU_LOG_ERROR, "runtime", "{} reported value {} of a queue out of order; the report is ignored",
-        device_.label(), value);
+    // One that does it does it always: the first, and then ever fewer, are enough.
+    const uint32_t before = ignored_reports_.fetch_add(1, std::memory_order_relaxed);
+    if ((before & (before + 1)) != 0) return;
+    log(DGPU_LOG_ERROR, "runtime",
+        "{} reported value {} of a queue out of order: {} were reported and {} submitted; the report is ignored "
+        "({} so far)",
+        device_.label(), value, last_reported_, submitted(), before + 1);
     return;
   }
   if (outcome < 0 && !report_made_.load(std::memory_order_relaxed)) {

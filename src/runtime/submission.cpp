@@ -231,6 +231,7 @@ Status submit_wait(Stream& stream, const char* function, Timeline* timeline, uin
 Status submit_signal(Stream& stream, const char* function, Timeline* timeline, uint64_t value) {
   Submission submission(stream, function);
   BEGIN_OR_RETURN();
+  if (!timeline->add_mover()) return fail(DGPU_STATUS_INVALID_HANDLE, "timeline", "timeline was destroyed");
   submission.add_signal(timeline, value);
   submission.commit();
   return DGPU_STATUS_SUCCESS;

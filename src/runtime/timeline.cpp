@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/library.h"
+#include "base/struct.h"
 #include "runtime/context.h"
 #include "runtime/deadline.h"
 #include "runtime/stream.h"
@@ -160,6 +162,9 @@ Status Timeline::fail(uint64_t value, ErrorRecord record) {
     std::lock_guard lock(mutex_);
     const uint64_t now = settled_.load(std::memory_order_relaxed);
     if (value <= now) {
+      if (!movers_.load(std::memory_order_relaxed)) {
+        return dgpu::fail(DGPU_STATUS_INVALID_HANDLE, "timeline", "timeline was destroyed during the call");
+      }
       return dgpu::fail(DGPU_STATUS_INVALID_ARGUMENT, "value", "the timeline is at {} already; {} is not larger", now,
                         value);
     }
@@ -169,6 +174,40 @@ Status Timeline::fail(uint64_t value, ErrorRecord record) {
   }
   if (sleepers_.load(std::memory_order_seq_cst) != 0) wake(value);
   return DGPU_STATUS_SUCCESS;
+}
+
+bool Timeline::add_mover() {
+  uint32_t movers = movers_.load(std::memory_order_relaxed);
+  while (movers != 0) {
+    if (movers_.compare_exchange_weak(movers, movers + 1, std::memory_order_relaxed)) return true;
+  }
+  return false;
+}
+
+void Timeline::drop_mover() {
+  if (movers_.fetch_sub(1, std::memory_order_acq_rel) == 1) orphan();
+}
+
+void Timeline::invalidated() {
+  if (user_owned()) drop_mover();
+}
+
+void Timeline::orphan() noexcept {
+  // Shutting down ends all waits in its own way.
+  if (library_closing() || settled() == UINT64_MAX) return;
+  try {
+    auto record = std::make_shared<dgpuErrorInfo>();
+    record->struct_size = sizeof(dgpuErrorInfo);
+    record->status = DGPU_STATUS_CANCELLED;
+    record->value = settled() + 1;
+    copy_text(record->message,
+              fmt::format("the timeline was destroyed at value {}; nothing can move it on", settled()));
+    copy_text(record->object, "timeline");
+    copy_text(record->function, "dgpuTimelineDestroy");
+    (void)fail(UINT64_MAX, std::move(record));
+  } catch (const std::bad_alloc&) {
+    interrupt(DGPU_STATUS_CANCELLED);
+  }
 }
 
 void Timeline::add_interval(uint64_t first, uint64_t last, ErrorRecord record) {

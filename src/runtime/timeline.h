@@ -66,6 +66,11 @@ class Timeline final : public Object {
   // ---- user-owned ----
   Status signal(uint64_t value);
   Status fail(uint64_t value, ErrorRecord record);
+  // Who can still move it: its handle, and each queued command that will. When the last one goes, all values that were
+  // not reached fail, or whoever waits for them would wait for ever. False if that has happened already.
+  bool add_mover();
+  void drop_mover();
+  void invalidated() override;
 
   // ---- the owning stream; calls do not overlap ----
   void set_stream(Stream* stream);  // null when it goes
@@ -100,6 +105,7 @@ class Timeline final : public Object {
   };
   void wake(uint64_t value);
   void add_interval(uint64_t first, uint64_t last, ErrorRecord record);
+  void orphan() noexcept;
 
   alignas(64) std::atomic<uint64_t> settled_;
   std::atomic<uint64_t> retired_;
@@ -107,6 +113,7 @@ class Timeline final : public Object {
   alignas(64) std::atomic<uint32_t> sleepers_{0};  // threads and waiters that want to be woken
   std::atomic<uint32_t> failures_{0};
   std::atomic<int32_t> interrupted_{0};
+  std::atomic<uint32_t> movers_{1};
   const Owner owner_;
   const Ref<Context> context_;
   mutable std::mutex mutex_;

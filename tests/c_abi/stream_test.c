@@ -29,7 +29,8 @@ static dgpuStatus_t give_up(dgpuStatus_t status, void* user) {
   return -77;
 }
 
-/* ---- user-owned timelines ------------------------------------------------------------------------------------------- */
+/* ---- user-owned timelines -------------------------------------------------------------------------------------------
+ */
 
 static void user_timeline_moves_and_fails(void** state) {
   dgpuContext_t context = context_of(cpu_device(0));
@@ -75,7 +76,8 @@ static void a_blocked_wait_is_woken_by_a_signal(void** state) {
   OK(dgpuContextDestroy(context));
 }
 
-/* ---- streams -------------------------------------------------------------------------------------------------------- */
+/* ---- streams --------------------------------------------------------------------------------------------------------
+ */
 
 static void values_count_commands(void** state) {
   dgpuContext_t context = context_of(cpu_device(0));
@@ -281,7 +283,8 @@ static void thousand_streams_in_a_chain(void** state) {
   OK(dgpuContextDestroy(context));
 }
 
-/* ---- failure and reset ---------------------------------------------------------------------------------------------- */
+/* ---- failure and reset ----------------------------------------------------------------------------------------------
+ */
 
 static void a_failed_interval_is_seen_after_reset(void** state) {
   dgpuContext_t context = context_of(cpu_device(0));
@@ -383,7 +386,8 @@ static void a_wait_for_a_failed_timeline_fails_the_stream(void** state) {
   OK(dgpuContextDestroy(context));
 }
 
-/* ---- callbacks ------------------------------------------------------------------------------------------------------ */
+/* ---- callbacks ------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct {
   dgpuStream_t stream;
@@ -443,7 +447,82 @@ static void callbacks_run_once_in_order(void** state) {
   OK(dgpuContextDestroy(context));
 }
 
-/* ---- events --------------------------------------------------------------------------------------------------------- */
+/* ---- timelines that nobody can move any more ------------------------------------------------------------------------
+ */
+
+struct waiter {
+  dgpuTimeline_t timeline;
+  dgpuStream_t stream;
+  atomic_int inside;
+  dgpuStatus_t status;
+  char message[512];
+};
+static void* wait_for_ever(void* user) {
+  struct waiter* waiter = user;
+  atomic_store(&waiter->inside, 1);
+  waiter->status = waiter->stream ? dgpuStreamSynchronize(waiter->stream, DGPU_TIMEOUT_INFINITE)
+                                  : dgpuTimelineWait(waiter->timeline, 1, DGPU_TIMEOUT_INFINITE);
+  if (waiter->status < 0) memcpy(waiter->message, last_error().message, sizeof waiter->message);
+  return NULL;
+}
+static pthread_t start_waiting(struct waiter* waiter) {
+  pthread_t thread;
+  assert_int_equal(pthread_create(&thread, NULL, wait_for_ever, waiter), 0);
+  while (!atomic_load(&waiter->inside)) usleep(1000);
+  usleep(20000); /* usually inside the wait by now; the result is the same if not, but for the handle's own check */
+  return thread;
+}
+
+/* By its own destroy function, or with its context. */
+static void a_destroyed_timeline_ends_the_waits_for_it(void** state) {
+  for (int with_context = 0; with_context < 2; ++with_context) {
+    dgpuContext_t context = context_of(cpu_device(0));
+    struct waiter of_value = {0}, of_stream = {0};
+    of_stream.stream = stream_on(context, cpu_device(0));
+    of_value.timeline = gate_on(context, of_stream.stream);
+    const pthread_t first = start_waiting(&of_value), second = start_waiting(&of_stream);
+    if (with_context) {
+      OK(dgpuContextDestroy(context));
+    } else {
+      OK(dgpuTimelineDestroy(of_value.timeline));
+    }
+    assert_int_equal(pthread_join(first, NULL), 0);
+    assert_int_equal(pthread_join(second, NULL), 0);
+    assert_true(of_value.status == DGPU_STATUS_CANCELLED || of_value.status == DGPU_STATUS_INVALID_HANDLE);
+    assert_true(of_stream.status == DGPU_STATUS_CANCELLED || of_stream.status == DGPU_STATUS_INVALID_HANDLE);
+    if (of_stream.status == DGPU_STATUS_CANCELLED) assert_non_null(strstr(of_stream.message, "destroyed at value 0"));
+    if (with_context) continue;
+    OK(dgpuStreamReset(of_stream.stream, LONG_TIME));
+    OK(dgpuStreamQuery(of_stream.stream)); /* what was reset is told no more, also before anything new was submitted */
+    OK(dgpuStreamSynchronize(of_stream.stream, LONG_TIME));
+    OK(dgpuContextDestroy(context));
+  }
+}
+
+/* A queued command will still move it: what it reaches succeeds, what it does not reach fails. */
+static void a_destroyed_timeline_is_moved_by_what_is_queued(void** state) {
+  dgpuContext_t context = context_of(cpu_device(0));
+  dgpuStream_t mover = stream_on(context, cpu_device(0)), reached = stream_on(context, cpu_device(0)),
+               missed = stream_on(context, cpu_device(0));
+  dgpuTimeline_t moved = NULL, gate = gate_on(context, mover);
+  OK(dgpuTimelineCreate(context, 0, &moved));
+  OK(dgpuStreamSignalTimeline(mover, moved, 5));
+  OK(dgpuStreamSignalTimeline(mover, moved, 7));
+  OK(dgpuStreamWaitTimeline(reached, moved, 7));
+  OK(dgpuStreamWaitTimeline(missed, moved, 8));
+  OK(dgpuTimelineDestroy(moved));
+  CHECK(DGPU_STATUS_NOT_READY, dgpuStreamQuery(reached));
+  CHECK(DGPU_STATUS_NOT_READY, dgpuStreamQuery(missed));
+  OK(dgpuTimelineSignal(gate, 1));
+  OK(dgpuStreamSynchronize(reached, LONG_TIME));
+  OK(dgpuStreamSynchronize(mover, LONG_TIME));
+  CHECK(DGPU_STATUS_CANCELLED, dgpuStreamSynchronize(missed, LONG_TIME));
+  MESSAGE("destroyed at value 7");
+  OK(dgpuContextDestroy(context));
+}
+
+/* ---- events ---------------------------------------------------------------------------------------------------------
+ */
 
 static void events_measure_time(void** state) {
   dgpuContext_t context = context_of(cpu_device(0));
@@ -483,7 +562,69 @@ static void events_measure_time(void** state) {
   OK(dgpuContextDestroy(context));
 }
 
-/* ---- life time ------------------------------------------------------------------------------------------------------ */
+/* A record that finds no room changes nothing: the event keeps its time. */
+static void a_refused_record_keeps_the_time(void** state) {
+  dgpuContext_t context = context_of(cpu_device(0));
+  dgpuStreamOptions options = DGPU_STREAM_OPTIONS_INIT;
+  dgpuStream_t stream = NULL;
+  dgpuEvent_t event = NULL;
+  int64_t ns = 1;
+  options.capacity = 2;
+  OK(dgpuStreamCreate(context, cpu_device(0), &options, &stream));
+  OK(dgpuEventCreate(context, DGPU_EVENT_TIMING, &event));
+  for (int round = 0; round < 3; ++round) {
+    OK(dgpuEventRecord(event, stream));
+    OK(dgpuEventSynchronize(event, LONG_TIME));
+    dgpuTimeline_t gate = gate_on(context, stream);
+    dgpuStatus_t filled = DGPU_STATUS_SUCCESS;
+    while (filled == DGPU_STATUS_SUCCESS) filled = dgpuStreamWaitTimeline(stream, gate, 1);
+    CHECK(DGPU_STATUS_QUEUE_FULL, filled);
+    CHECK(DGPU_STATUS_QUEUE_FULL, dgpuEventRecord(event, stream));
+    OK(dgpuEventElapsed(event, event, &ns));
+    assert_int_equal(ns, 0);
+    OK(dgpuTimelineSignal(gate, 1));
+    OK(dgpuStreamSynchronize(stream, LONG_TIME));
+    OK(dgpuTimelineDestroy(gate));
+  }
+  OK(dgpuContextDestroy(context));
+}
+
+struct shared_event {
+  dgpuStream_t stream;
+  dgpuEvent_t event;
+  atomic_int stop;
+};
+static void* record_for_ever(void* user) {
+  struct shared_event* shared = user;
+  while (!atomic_load(&shared->stop)) {
+    const dgpuStatus_t status = dgpuEventRecord(shared->event, shared->stream);
+    if (status < 0) return (void*)(intptr_t)status;
+  }
+  return NULL;
+}
+static void events_are_read_while_they_are_recorded(void** state) {
+  dgpuContext_t context = context_of(cpu_device(0));
+  struct shared_event shared = {.stream = stream_on(context, cpu_device(0))};
+  pthread_t threads[2];
+  OK(dgpuEventCreate(context, DGPU_EVENT_TIMING, &shared.event));
+  OK(dgpuEventRecord(shared.event, shared.stream));
+  for (int i = 0; i < 2; ++i) assert_int_equal(pthread_create(&threads[i], NULL, record_for_ever, &shared), 0);
+  for (int i = 0; i < 20000; ++i) {
+    int64_t ns = 0;
+    const dgpuStatus_t status = dgpuEventElapsed(shared.event, shared.event, &ns);
+    assert_true(status == DGPU_STATUS_SUCCESS || status == DGPU_STATUS_NOT_READY);
+  }
+  atomic_store(&shared.stop, 1);
+  for (int i = 0; i < 2; ++i) {
+    void* result = NULL;
+    assert_int_equal(pthread_join(threads[i], &result), 0);
+    assert_null(result);
+  }
+  OK(dgpuContextDestroy(context));
+}
+
+/* ---- life time ------------------------------------------------------------------------------------------------------
+ */
 
 static void parents_go_before_children(void** state) {
   dgpuContext_t context = context_of(cpu_device(0));
@@ -585,7 +726,11 @@ int main(void) {
       cmocka_unit_test(a_wait_for_a_failed_timeline_fails_the_stream),
       cmocka_unit_test(blocking_calls_are_refused_inside_callbacks),
       cmocka_unit_test(callbacks_run_once_in_order),
+      cmocka_unit_test(a_destroyed_timeline_ends_the_waits_for_it),
+      cmocka_unit_test(a_destroyed_timeline_is_moved_by_what_is_queued),
       cmocka_unit_test(events_measure_time),
+      cmocka_unit_test(a_refused_record_keeps_the_time),
+      cmocka_unit_test(events_are_read_while_they_are_recorded),
       cmocka_unit_test(parents_go_before_children),
       cmocka_unit_test(contexts_do_not_mix),
       cmocka_unit_test(bad_options_are_refused),
