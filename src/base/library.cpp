@@ -27,8 +27,8 @@ std::atomic<Phase> phase{Phase::never};
 std::atomic<Library*> current{nullptr};
 UseShard uses[kShards];
 std::atomic<uint32_t> use_left{0};  // bumped by calls that leave while the library closes
-uint32_t init_count = 0;            // under lifecycle()
-Library* left_behind = nullptr;     // of the parent process; kept reachable, never touched
+std::atomic<uint32_t> init_count{0};
+Library* left_behind = nullptr;  // of the parent process; kept reachable, never touched
 alignas(std::mutex) unsigned char lifecycle_storage[sizeof(std::mutex)];
 std::atomic<void (*)()> fork_handlers[kMaxForkHandlers];
 std::atomic<unsigned> fork_handler_count{0};
@@ -49,6 +49,23 @@ void after_fork_in_child() {
   for (unsigned i = 0; i < count; ++i) {
     if (auto handler = fork_handlers[i].load(std::memory_order_acquire)) handler();
   }
+}
+
+// Threads of the library never take lifecycle(): whoever closes holds it and waits for them. They may change the count
+// as long as that neither opens nor closes the library. False if it would.
+bool count_up() {
+  uint32_t count = init_count.load();
+  while (count != 0) {
+    if (init_count.compare_exchange_weak(count, count + 1)) return true;
+  }
+  return false;
+}
+bool count_down() {
+  uint32_t count = init_count.load();
+  while (count > 1) {
+    if (init_count.compare_exchange_weak(count, count - 1)) return true;
+  }
+  return false;
 }
 
 unsigned my_shard() {
@@ -150,31 +167,30 @@ LibraryUse::~LibraryUse() {
 
 Status library_init(const dgpuInitOptions& options) {
   watch_forks();
-  if (thread_is_ours() && phase.load() != Phase::running) {
+  if (thread_is_ours()) {
+    if (count_up()) return DGPU_STATUS_SUCCESS;
     return fail(DGPU_STATUS_SHUTDOWN, "",
                 "the library is being shut down; dgpuInit cannot run inside its callbacks now");
   }
   std::lock_guard lock(lifecycle());
-  if (phase.load() == Phase::running) {
-    ++init_count;
-    return DGPU_STATUS_SUCCESS;
-  }
+  if (count_up()) return DGPU_STATUS_SUCCESS;
   DGPU_TRY(config_freeze(options.cpu_threads));
   log_set_level(static_cast<uint32_t>(config_choice("DGPU_LOG_LEVEL")), LogLevelSource::setting);
   current.store(new Library(options), std::memory_order_release);
-  init_count = 1;
   phase.store(Phase::running);
+  init_count = 1;
   return DGPU_STATUS_SUCCESS;
 }
 
 Status library_shutdown() {
   if (thread_is_ours()) {
+    if (count_down()) return DGPU_STATUS_SUCCESS;
     return fail(DGPU_STATUS_NOT_PERMITTED, "",
-                "dgpuShutdown would wait for the callback that calls it; call it elsewhere");
+                "the last dgpuShutdown would wait for the callback that calls it; call it elsewhere");
   }
   std::lock_guard lock(lifecycle());
   if (phase.load() != Phase::running) return library_check();
-  if (--init_count > 0) return DGPU_STATUS_SUCCESS;
+  if (--init_count > 0) return DGPU_STATUS_SUCCESS;  // from here to the end no count_up succeeds
   phase.store(Phase::closing);
   Library* const closing = current.load();
   handles_retire_all();

@@ -126,6 +126,32 @@ static void threads_may_init_and_shut_down_at_once(void** state) {
   }
 }
 
+/* A library inside the program inits and shuts down for itself, also where the last shutdown could not happen. */
+static dgpuStatus_t init_in_callback(dgpuStatus_t status, void* user) {
+  dgpuStatus_t* answers = user;
+  answers[0] = dgpuInit(NULL);
+  answers[1] = dgpuShutdown();
+  answers[2] = dgpuShutdown(); /* the program's own */
+  return DGPU_STATUS_SUCCESS;
+}
+static void init_and_shutdown_pair_inside_a_callback(void** state) {
+  dgpuStatus_t answers[3] = {-1, -1, -1};
+  dgpuDevice_t device = NULL;
+  dgpuContext_t context = NULL;
+  dgpuStream_t stream = NULL;
+  OK(dgpuInit(NULL));
+  OK(dgpuDeviceGet(0, &device));
+  OK(dgpuContextCreate(&device, 1, NULL, &context));
+  OK(dgpuStreamCreate(context, device, NULL, &stream));
+  OK(dgpuStreamHostCallback(stream, init_in_callback, answers));
+  OK(dgpuStreamSynchronize(stream, 60000000000u));
+  assert_int_equal(answers[0], DGPU_STATUS_SUCCESS);
+  assert_int_equal(answers[1], DGPU_STATUS_SUCCESS);
+  assert_int_equal(answers[2], DGPU_STATUS_NOT_PERMITTED);
+  OK(dgpuShutdown());
+  CHECK(DGPU_STATUS_SHUTDOWN, dgpuShutdown());
+}
+
 static int in_child(dgpuBackend_t old) {
   dgpuBackendInfo info = DGPU_BACKEND_INFO_INIT;
   dgpuBackend_t own = NULL;
@@ -210,6 +236,7 @@ int main(void) {
       cmocka_unit_test(handles_do_not_survive_shutdown),
       cmocka_unit_test(a_thousand_cycles_do_not_grow),
       cmocka_unit_test(threads_may_init_and_shut_down_at_once),
+      cmocka_unit_test(init_and_shutdown_pair_inside_a_callback),
       cmocka_unit_test(a_forked_child_starts_anew),
       cmocka_unit_test(fork_in_the_middle_of_calls),
   };
