@@ -20,6 +20,18 @@ Status out_of_range(const char* what, uint32_t index, size_t count) {
   return fail(DGPU_STATUS_NOT_FOUND, "index", "index is {}, there are {} {}", index, count, what);
 }
 
+// Says why where a backend did not start: the program has nothing else to go by.
+Status no_devices() {
+  std::string why = "no backend has devices";
+  for (const backend::Attempt& attempt : registry().attempts()) {
+    if (attempt.accepted) continue;
+    why = fmt::format("{}: {}", attempt.name.empty() ? attempt.path : attempt.name, attempt.reason);
+    break;
+  }
+  return fail(DGPU_STATUS_NOT_FOUND, "ordinal", "there are no devices; {} (dgpuBackendAttemptGet lists what was tried)",
+              why);
+}
+
 }  // namespace
 
 extern "C" {
@@ -109,6 +121,7 @@ dgpuStatus_t dgpuDeviceCount(uint32_t* out_count) {
 dgpuStatus_t dgpuDeviceGet(uint32_t ordinal, dgpuDevice_t* out_device) {
   return library_entry("dgpuDeviceGet", out_device, "out_device", [&]() -> Status {
     const auto devices = registry().devices();
+    if (devices.empty()) return no_devices();
     if (ordinal >= devices.size()) {
       return fail(DGPU_STATUS_NOT_FOUND, "ordinal", "ordinal is {}, there are {} devices", ordinal, devices.size());
     }

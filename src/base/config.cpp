@@ -22,11 +22,12 @@ const std::vector<ConfigRow> kRows = {
     {"DGPU_BACKEND_PROBE", ConfigType::boolean, nullptr, "1",
      "1: a plugin is first loaded in a short-lived child process, so that a crash or hang in it cannot hurt this one."},
     {"DGPU_BACKEND_PROBE_TIMEOUT_MS", ConfigType::integer, nullptr, "5000",
-     "Milliseconds that the probing child process may take before the plugin is refused."},
+     "Milliseconds that the probing child process may take before the plugin is refused, 1 to 3600000.", 1, 3600000},
     {"DGPU_CPU_BF16", ConfigType::choice, "auto|dot|fma", "auto",
      "How the cpu backend multiplies bf16: dot uses the bf16 dot unit, fma widens to f32, auto measures which is "
      "faster."},
-    {"DGPU_CPU_DEVICES", ConfigType::integer, nullptr, "1", "Number of virtual devices of the cpu backend, 1 to 64."},
+    {"DGPU_CPU_DEVICES", ConfigType::integer, nullptr, "1", "Number of virtual devices of the cpu backend, 1 to 64.", 1,
+     64},
     {"DGPU_CPU_HELPING", ConfigType::boolean, nullptr, "1",
      "1: a thread that synchronises runs chunks of the work it waits for; 0: it only sleeps."},
     {"DGPU_CPU_ISA", ConfigType::choice, "auto|scalar|sse4|avx2|avx512", "auto",
@@ -34,7 +35,7 @@ const std::vector<ConfigRow> kRows = {
     {"DGPU_CPU_MEMORY", ConfigType::bytes, nullptr, "0",
      "Memory of each virtual device in bytes, suffixes K M G T accepted; 0: the machine's memory, shared by all."},
     {"DGPU_CPU_THREADS", ConfigType::integer, nullptr, "0",
-     "Worker threads of the cpu backend; 0: as many as affinity and cgroup quota allow."},
+     "Worker threads of the cpu backend, at most 4096; 0: as many as affinity and cgroup quota allow.", 0, 4096},
     {"DGPU_CPU_TOPOLOGY", ConfigType::path, nullptr, "",
      "JSON file with claimed links between virtual devices, paced copies and injected faults "
      "(docs/virtual-devices.md); empty: all through host memory, nothing fails."},
@@ -158,10 +159,15 @@ const char* config_type_text(const ConfigRow& row) {
 
 Status config_check(const ConfigRow& row, std::string_view value) {
   const char* accepted = nullptr;
+  std::string range;
   switch (row.type) {
-    case ConfigType::integer:
-      if (!parse_integer(value)) accepted = "a whole number";
+    case ConfigType::integer: {
+      const auto number = parse_integer(value);
+      if (number && *number >= row.low && *number <= row.high) break;
+      range = fmt::format("a whole number from {} to {}", row.low, row.high);
+      accepted = range.c_str();
       break;
+    }
     case ConfigType::bytes:
       if (!parse_bytes(value)) accepted = "bytes, with an optional suffix K, M, G or T (512M)";
       break;

@@ -17,6 +17,8 @@ struct ConfigRow {
   const char* choices;  // "a|b|c" for choice, else null
   const char* def;
   const char* help;
+  int64_t low = INT64_MIN;  // of an integer, both included
+  int64_t high = INT64_MAX;
 };
 
 // The effective value: a call, else the environment (ignored in set-user-id programs), else the default. Between

@@ -249,6 +249,36 @@ static void bad_values_are_refused_with_the_accepted_form(void** state) {
   CHECK(DGPU_STATUS_INVALID_ARGUMENT, dgpuConfigSet(NULL, "1"));
 }
 
+/* Where it is set, not at the first call that finds no device. */
+static void values_out_of_range_are_refused(void** state) {
+  CHECK(DGPU_STATUS_INVALID_ARGUMENT, dgpuConfigSet("DGPU_CPU_DEVICES", "0"));
+  MESSAGE("from 1 to 64");
+  CHECK(DGPU_STATUS_INVALID_ARGUMENT, dgpuConfigSet("DGPU_CPU_DEVICES", "65"));
+  OK(dgpuConfigSet("DGPU_CPU_DEVICES", "64"));
+  OK(dgpuConfigSet("DGPU_CPU_DEVICES", NULL));
+  CHECK(DGPU_STATUS_INVALID_ARGUMENT, dgpuConfigSet("DGPU_CPU_THREADS", "-1"));
+  setenv("DGPU_CPU_DEVICES", "65", 1);
+  CHECK(DGPU_STATUS_INVALID_ARGUMENT, dgpuInit(NULL));
+  unsetenv("DGPU_CPU_DEVICES");
+  dgpuInitOptions options = DGPU_INIT_OPTIONS_INIT;
+  options.cpu_threads = 1000000;
+  CHECK(DGPU_STATUS_INVALID_ARGUMENT, dgpuInit(&options));
+  CHECK(DGPU_STATUS_SHUTDOWN, dgpuShutdown());
+}
+
+/* The reason is in the message of the first call that wants a device. */
+static void a_backend_that_does_not_start_is_named(void** state) {
+  dgpuDevice_t device = NULL;
+  OK(dgpuConfigSet("DGPU_CPU_TOPOLOGY", "/nonexistent/topology.json"));
+  OK(dgpuLogSetLevel(DGPU_LOG_OFF));
+  OK(dgpuInit(NULL));
+  CHECK(DGPU_STATUS_NOT_FOUND, dgpuDeviceGet(0, &device));
+  MESSAGE("/nonexistent/topology.json");
+  OK(dgpuShutdown());
+  OK(dgpuConfigSet("DGPU_CPU_TOPOLOGY", NULL));
+  OK(dgpuLogSetLevel(DGPU_LOG_WARN));
+}
+
 static void a_bad_environment_value_fails_init(void** state) {
   setenv("DGPU_CPU_DEVICES", "many", 1);
   CHECK(DGPU_STATUS_INVALID_ARGUMENT, dgpuInit(NULL));
@@ -343,6 +373,8 @@ int main(void) {
       cmocka_unit_test(a_call_beats_the_environment_beats_the_default),
       cmocka_unit_test(bad_values_are_refused_with_the_accepted_form),
       cmocka_unit_test(a_bad_environment_value_fails_init),
+      cmocka_unit_test(values_out_of_range_are_refused),
+      cmocka_unit_test(a_backend_that_does_not_start_is_named),
       cmocka_unit_test(settings_are_fixed_while_initialised),
       cmocka_unit_test(texts_follow_the_two_call_rule),
       cmocka_unit_test(element_types_have_names_and_sizes),
