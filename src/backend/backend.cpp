@@ -18,7 +18,11 @@ Backend::Backend(Registry& registry, std::string path, void* code, bool built_in
 Backend::~Backend() { stop(); }
 
 Status Backend::checked(Status status, const char* entry) {
-  if (status >= 0) return status;
+  if (status == DGPU_STATUS_SUCCESS) return status;
+  if (status > 0) {
+    return fail(DGPU_STATUS_INTERNAL, entry, "backend {}: {} answered {}, which is no answer to it", name_, entry,
+                dgpuStatusName(status));
+  }
   dgpuErrorInfo& record = last_error();
   if (record.status != status) {
     fail(status, entry, "backend {}: {} failed: {}", name_, entry, dgpuStatusText(status));

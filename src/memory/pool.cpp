@@ -233,6 +233,11 @@ Status Pool::allocate(uint64_t size, Timeline* stream, dgpuAddr_t& out, Context:
     if (leaving) std::this_thread::sleep_for(std::chrono::microseconds(200));
     status = try_allocate(size, stream, out, wait);
   }
+  if (status == source_->exhausted()) {
+    // What other contexts of the process have freed goes to who needs it.
+    source_->reclaim_elsewhere();
+    status = try_allocate(size, stream, out, wait);
+  }
   return status == source_->exhausted() ? out_of_memory(size, status) : status;
 }
 
@@ -266,13 +271,13 @@ Status Pool::out_of_memory(uint64_t size, Status status) {
     return fail(status, "size", "{}: {} bytes asked for; {} are used by {} allocations", source_->label(), size,
                 now.used_bytes, now.allocations);
   }
-  const uint64_t taken = std::max(now.reserved_bytes, now.used_bytes);
+  const uint64_t taken = std::max(now.reserved_bytes, now.used_bytes), elsewhere = source_->held_elsewhere();
   return fail(status, "size",
               "{}: {} bytes asked for; of {} bytes {} are used by {} allocations of this context, {} wait for running "
-              "work, {} are free in its pool, at most {} are outside",
+              "work, {} are free in its pool, {} are held by other contexts of this process, at most {} are outside",
               source_->label(), size, now.capacity_bytes, now.used_bytes, now.allocations, now.pending_bytes,
-              now.reserved_bytes - std::min(now.reserved_bytes, now.used_bytes + now.pending_bytes),
-              now.capacity_bytes - std::min(now.capacity_bytes, taken));
+              now.reserved_bytes - std::min(now.reserved_bytes, now.used_bytes + now.pending_bytes), elsewhere,
+              now.capacity_bytes - std::min(now.capacity_bytes, taken + elsewhere));
 }
 
 void Pool::free_on_stream(Block* block, Timeline* stream, uint64_t value) {

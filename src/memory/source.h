@@ -17,6 +17,10 @@ class SegmentSource {
   virtual uint64_t capacity() const = 0;  // 0: unknown
   virtual Status check_usable() const = 0;
   virtual Status exhausted() const = 0;  // the status for "nothing is left"
+  // Bytes that pools of other contexts hold of the same device.
+  virtual uint64_t held_elsewhere() const { return 0; }
+  // Makes them give back what they hold free. Without any pool's lock.
+  virtual void reclaim_elsewhere() {}
 };
 
 class DeviceSource final : public SegmentSource {
@@ -28,8 +32,12 @@ class DeviceSource final : public SegmentSource {
   uint64_t capacity() const override { return device().info().memory_bytes; }
   Status check_usable() const override { return device().check_usable(); }
   Status exhausted() const override { return DGPU_STATUS_OUT_OF_MEMORY; }
+  uint64_t held_elsewhere() const override;
+  void reclaim_elsewhere() override;
 
  private:
+  template <typename F>
+  void for_others(F call) const;
   backend::Device& device() const { return context_.device(index_); }
   Context& context_;  // owns this
   const uint32_t index_;

@@ -15,6 +15,8 @@ static struct {
   void (*run_at_once)(int);
   void (*fail_next)(dgpuStatus_t);
   void (*refuse_next)(dgpuStatus_t);
+  void (*misalign_next)(int);
+  void (*report_twice)(int);
   void (*lose)(const char*);
   void (*drop)(void);
   int (*live_queues)(void);
@@ -39,6 +41,8 @@ static int load_manual(void** state) {
   FIND(run_at_once);
   FIND(fail_next);
   FIND(refuse_next);
+  FIND(misalign_next);
+  FIND(report_twice);
   FIND(lose);
   FIND(drop);
   FIND(live_queues);
@@ -118,6 +122,51 @@ static void a_refused_submit_fails_the_stream(void** state) {
   OK(dgpuMemFillAsync(stream, memory, 1, 1, 64));
   assert_int_equal(manual.run(100), 1);
   OK(dgpuStreamSynchronize(stream, LONG_TIME));
+  OK(dgpuContextDestroy(context));
+}
+
+/* Neither taken nor refused: nobody would ever report the command. */
+static void a_submit_that_answers_nothing_known_fails_the_stream(void** state) {
+  dgpuContext_t context = context_of(manual.device);
+  dgpuStream_t stream = stream_on(context, manual.device);
+  dgpuAddr_t memory = 0;
+  OK(dgpuMemAlloc(context, manual.device, 64, &memory));
+  manual.refuse_next(DGPU_STATUS_QUEUE_FULL);
+  OK(dgpuMemFillAsync(stream, memory, 1, 1, 64));
+  CHECK(DGPU_STATUS_INTERNAL, dgpuStreamSynchronize(stream, LONG_TIME));
+  MESSAGE("DGPU_STATUS_QUEUE_FULL");
+  OK(dgpuContextDestroy(context));
+}
+
+static void a_misaligned_block_is_refused(void** state) {
+  dgpuContext_t context = context_of(manual.device);
+  dgpuAddr_t memory = 0;
+  manual.misalign_next(8);
+  CHECK(DGPU_STATUS_INTERNAL, dgpuMemAlloc(context, manual.device, 64, &memory));
+  MESSAGE("aligned to 256");
+  assert_int_equal(manual.live_blocks(), 0);
+  OK(dgpuMemAlloc(context, manual.device, 64, &memory));
+  OK(dgpuContextDestroy(context));
+}
+
+static atomic_int messages;
+static void count_messages(uint32_t level, const char* component, const char* message, void* user) {
+  if (strstr(message, "out of order")) atomic_fetch_add(&messages, 1);
+}
+static void doubled_reports_do_not_flood_the_log(void** state) {
+  dgpuContext_t context = context_of(manual.device);
+  dgpuStream_t stream = stream_on(context, manual.device);
+  dgpuAddr_t memory = 0;
+  OK(dgpuMemAlloc(context, manual.device, 64, &memory));
+  OK(dgpuLogSetCallback(count_messages, NULL));
+  atomic_store(&messages, 0);
+  manual.report_twice(1);
+  for (int i = 0; i < 100; ++i) OK(dgpuMemFillAsync(stream, memory, 1, 1, 64));
+  assert_int_equal(manual.run(100), 100);
+  manual.report_twice(0);
+  OK(dgpuStreamSynchronize(stream, LONG_TIME));
+  OK(dgpuLogSetCallback(NULL, NULL));
+  assert_in_range(atomic_load(&messages), 1, 7); /* of 100: at 1, 2, 4, ... */
   OK(dgpuContextDestroy(context));
 }
 
@@ -283,6 +332,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup(failures_carry_their_record, alone),
       cmocka_unit_test_setup(a_refused_submit_fails_the_stream, alone),
+      cmocka_unit_test_setup(a_submit_that_answers_nothing_known_fails_the_stream, alone),
+      cmocka_unit_test_setup(a_misaligned_block_is_refused, alone),
+      cmocka_unit_test_setup(doubled_reports_do_not_flood_the_log, alone),
       cmocka_unit_test_setup(held_back_commands_stay_in_the_core, alone),
       cmocka_unit_test_setup(frees_wait_for_the_device, alone),
       cmocka_unit_test_setup(copies_are_staged_through_the_host, alone),

@@ -183,6 +183,27 @@ static void a_free_waits_for_submitted_work(void** state) {
   OK(dgpuContextDestroy(context));
 }
 
+/* What one context has freed and keeps for itself is given to the other that needs it. */
+static void contexts_share_the_free_memory_of_a_device(void** state) {
+  dgpuDevice_t device = cpu_device(0);
+  dgpuContext_t first = context_of(device), second = context_of(device);
+  dgpuMemStats stats = DGPU_MEM_STATS_INIT;
+  dgpuAddr_t a = 0, b = 0;
+  const size_t size = 200 << 20; /* of 256 MiB */
+  OK(dgpuMemAlloc(first, device, size, &a));
+  CHECK(DGPU_STATUS_OUT_OF_MEMORY, dgpuMemAlloc(second, device, size, &b));
+  char held[64];
+  OK(dgpuMemGetStats(first, device, &stats));
+  snprintf(held, sizeof(held), "%llu are held by other contexts", (unsigned long long)stats.reserved_bytes);
+  MESSAGE(held);
+  OK(dgpuMemFree(first, a));
+  OK(dgpuMemGetStats(first, device, &stats));
+  assert_true(stats.reserved_bytes >= size);
+  OK(dgpuMemAlloc(second, device, size, &b));
+  OK(dgpuContextDestroy(first));
+  OK(dgpuContextDestroy(second));
+}
+
 /* ---- copies --------------------------------------------------------------------------------------------------------- */
 
 enum { kBytes = 100000 };
@@ -391,6 +412,7 @@ int main(void) {
       cmocka_unit_test(a_cached_block_makes_room),
       cmocka_unit_test(a_freed_block_is_reused_on_its_stream_at_once),
       cmocka_unit_test(a_free_waits_for_submitted_work),
+      cmocka_unit_test(contexts_share_the_free_memory_of_a_device),
       cmocka_unit_test(copies_go_in_all_directions),
       cmocka_unit_test(copies_go_between_backends),
       cmocka_unit_test(two_dimensional_copies),

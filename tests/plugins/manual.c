@@ -30,7 +30,7 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static Item* first;
 static Item** last = &first;
 /* Set by the test's thread, used on whichever thread submits, runs or frees. */
-static atomic_int run_at_once, live_queues, live_blocks, resets;
+static atomic_int run_at_once, live_queues, live_blocks, resets, misalign_next, report_twice;
 static _Atomic dgpuStatus_t next_outcome, next_refusal;
 
 static dgpuStatus_t run(const dgpuBackendCommand* command) {
@@ -60,6 +60,7 @@ static void run_and_report(dgpuBackendQueue* queue, dgpuBackendCommand* command)
     queue->failed = 1;
   }
   services->advance(services->core, queue->core, value, outcome, outcome < 0 ? "the manual device stumbled" : NULL, 42);
+  if (report_twice) services->advance(services->core, queue->core, value, outcome, NULL, 0);
 }
 
 /* ---- for the test -------------------------------------------------------------------------------------------------- */
@@ -91,6 +92,9 @@ DGPU_API int manual_waiting(void) {
 DGPU_API void manual_run_at_once(int on) { run_at_once = on; }
 DGPU_API void manual_fail_next(dgpuStatus_t status) { next_outcome = status; }
 DGPU_API void manual_refuse_next(dgpuStatus_t status) { next_refusal = status; }
+/* Bytes that the native address of the next block is off its alignment. */
+DGPU_API void manual_misalign_next(int bytes) { misalign_next = bytes; }
+DGPU_API void manual_report_twice(int on) { report_twice = on; }
 DGPU_API void manual_lose(const char* message) { services->device_lost(services->core, the_device->core, message); }
 /* Forgets what it holds without ever reporting it. */
 DGPU_API void manual_drop(void) {
@@ -135,7 +139,7 @@ static void device_close(dgpuBackendDevice* device) { free(device); }
 static dgpuStatus_t memory_allocate(dgpuBackendDevice* device, uint64_t size, dgpuBackendAllocation* out) {
   out->memory = malloc(sizeof(*out->memory));
   out->memory->bytes = aligned_alloc(256, size);
-  out->native = (uint64_t)(uintptr_t)out->memory->bytes;
+  out->native = (uint64_t)(uintptr_t)out->memory->bytes + (uint64_t)atomic_exchange(&misalign_next, 0);
   out->host = NULL;
   ++live_blocks;
   return DGPU_STATUS_SUCCESS;
@@ -186,7 +190,7 @@ static void queue_reset(dgpuBackendQueue* queue) {
 
 static dgpuStatus_t initialize(const dgpuBackendServices* given, void** out_backend) {
   services = given;
-  run_at_once = 0;
+  run_at_once = report_twice = 0;
   next_outcome = DGPU_STATUS_SUCCESS;
   next_refusal = DGPU_STATUS_SUCCESS;
   *out_backend = &mutex;
