@@ -1,5 +1,7 @@
 #include "ops/claims.h"
 
+#include <algorithm>
+
 #include "ops/schema.h"
 
 namespace dgpu::ops {
@@ -34,6 +36,25 @@ bool accepts(std::string_view row, std::string_view value) {
   }
 }
 
+// A name in the claim that the schema does not have, most likely misspelt; "" if there is none. A plugin that knows a
+// newer schema may name more.
+std::string unknown_name(const dgpuBackendClaim& claim, const Schema& schema) {
+  if (claim.schema_version > schema.version) return "";
+  for (const char* const* row = claim.attributes; row && *row; ++row) {
+    const std::string_view name = std::string_view(*row).substr(0, std::string_view(*row).find('='));
+    const auto known = [&](const AttrSchema& attr) { return attr.name == name; };
+    if (std::none_of(schema.attrs.begin(), schema.attrs.end(), known)) return fmt::format("attribute {}", name);
+  }
+  for (const char* const* row = claim.ports; row && *row; ++row) {
+    const std::string_view name = std::string_view(*row).substr(0, std::string_view(*row).find('='));
+    const auto known = [&](const PortSchema& port) {
+      return port.name == (port.repeated ? name.substr(0, name.find_first_of("*0123456789")) : name);
+    };
+    if (std::none_of(schema.ports.begin(), schema.ports.end(), known)) return fmt::format("port {}", name);
+  }
+  return "";
+}
+
 bool is_default(const AttrSchema& row, const AttrValue& value) { return row.def && *row.def == value; }
 
 }  // namespace
@@ -58,6 +79,14 @@ bool covers(const dgpuBackendClaim& claim, const OpSpec& spec, std::string& reas
   return true;
 }
 
+namespace {
+std::string with_unknown(std::string why, const dgpuBackendClaim& claim) {
+  const std::string unknown = unknown_name(claim, *find(claim.op));
+  if (!unknown.empty()) why += fmt::format(" (it names {}, which {} does not have)", unknown, claim.op);
+  return why;
+}
+}  // namespace
+
 const dgpuBackendClaim* match_claim(const std::vector<const dgpuBackendClaim*>& claims, const OpSpec& spec,
                                     std::string& reason) {
   reason.clear();
@@ -65,7 +94,7 @@ const dgpuBackendClaim* match_claim(const std::vector<const dgpuBackendClaim*>& 
     if (!claim || !claim->op || spec.name != claim->op) continue;
     std::string why;
     if (covers(*claim, spec, why)) return claim;
-    if (reason.empty()) reason = std::move(why);
+    if (reason.empty()) reason = with_unknown(std::move(why), *claim);
   }
   if (reason.empty()) reason = fmt::format("the backend does not claim {}", spec.name);
   return nullptr;

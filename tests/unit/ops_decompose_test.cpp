@@ -223,11 +223,18 @@ TEST(OpsClaims, CoverWhatTheyName) {
   EXPECT_EQ(why(old, weighted()), "claim lacks attribute cast=after_weight");
   EXPECT_EQ(why(old, weighted().s("cast", "before_weight").p("weight", DGPU_DTYPE_F16, d({7}))),
             "claim lacks port weight=f16");
+  // A misspelt name explains why nothing is offered.
+  const Claim misspelt("rms_norm", {"eps", "weight_ofset"}, {"x", "out", "weight"});
+  EXPECT_EQ(why(misspelt, weighted().a("weight_offset", 1.0)),
+            "claim lacks attribute weight_offset=1 (it names attribute weight_ofset, which rms_norm does not have)");
+  const Claim other("rms_norm", {"eps"}, {"input", "out"});
+  EXPECT_EQ(why(other, norm()), "claim lacks port x=f32 (it names port input, which rms_norm does not have)");
   EXPECT_EQ(why(old, norm().p("residual", kF32, d({2, 7}))), "claim lacks port residual=f32");
   EXPECT_EQ(why(Claim("rms_norm", {}, {"x", "out"}), norm()), "claim lacks attribute eps=0.001");
   EXPECT_EQ(why(Claim("layer_norm", {"eps"}, {"x", "out"}), norm()), "the backend does not claim rms_norm");
   EXPECT_EQ(why(Claim("rms_norm", {"eps"}, {"x=bf16", "out"}), norm()), "claim lacks port x=f32");
-  EXPECT_EQ(why(Claim("rms_norm", {"eps*"}, {"x", "out"}), norm()), "claim lacks attribute eps=0.001")
+  EXPECT_EQ(why(Claim("rms_norm", {"eps*"}, {"x", "out"}), norm()),
+            "claim lacks attribute eps=0.001 (it names attribute eps*, which rms_norm does not have)")
       << "a star needs digits";
 }
 
