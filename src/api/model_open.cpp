@@ -13,6 +13,11 @@ dgpuStatus_t dgpuModelOpen(const char* directory, const dgpuModelOptions* option
     DGPU_TRY(need(directory, "directory"));
     dgpuModelOptions o = DGPU_MODEL_OPTIONS_INIT;
     DGPU_TRY(read_optional(options, "dgpuModelOptions", o));
+    if (!*directory) return fail(DGPU_STATUS_INVALID_ARGUMENT, "directory", "directory is empty");
+    if (o.flags & ~uint32_t{DGPU_MODEL_CONFIG_ONLY} || o.reserved) {
+      return fail(DGPU_STATUS_INVALID_ARGUMENT, o.reserved ? "reserved" : "flags",
+                  "flags is {:#x}, only DGPU_MODEL_CONFIG_ONLY is known; reserved must be 0", o.flags);
+    }
     std::shared_ptr<const Model> model;
     DGPU_TRY(Model::open(directory, o.template_path ? o.template_path : "", o.flags & DGPU_MODEL_CONFIG_ONLY, model));
     return handle_publish(make_ref<OpenModel>(std::move(model)), out_model);

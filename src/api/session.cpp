@@ -24,7 +24,9 @@ Status pin_sequences(const dgpuSequence_t* handles, uint32_t count, std::vector<
   if (count && !handles) return fail(DGPU_STATUS_INVALID_ARGUMENT, "sequences", "sequences is null");
   for (uint32_t i = 0; i < count; ++i) {
     Pinned<Sequence> p;
-    DGPU_TRY(pin<Sequence>(handles[i], "sequences", p));
+    if (const Status status = pin<Sequence>(handles[i], "sequences", p); status < 0) [[unlikely]] {
+      return pin<Sequence>(handles[i], fmt::format("sequences[{}]", i).c_str(), p);
+    }
     out.push_back(p.get());
     pins.push_back(std::move(p));
   }
@@ -155,6 +157,7 @@ dgpuStatus_t dgpuSessionStep(dgpuSession_t session, dgpuStream_t stream, const d
     dgpuStep in = DGPU_STEP_INIT;
     DGPU_TRY(need(step, "step"));
     DGPU_TRY(read_struct(step, "dgpuStep", in));
+    if (in.reserved) return fail(DGPU_STATUS_INVALID_ARGUMENT, "reserved", "reserved must be 0");
     DGPU_PIN(Session, s, session);
     DGPU_PIN(Stream, q, stream);
     std::vector<Pinned<Sequence>> pins;
@@ -232,11 +235,25 @@ Status read_sampling(const dgpuGenerate& g, std::vector<dgpuSampling>& out) {
   for (uint32_t i = 0; i < g.sequence_count; ++i) {
     dgpuSampling s = DGPU_SAMPLING_INIT;
     if (g.sampling) DGPU_TRY(read_optional(g.sampling[i], "dgpuSampling", s));
+    if (s.reserved) return fail(DGPU_STATUS_INVALID_ARGUMENT, "reserved", "sampling[{}]: reserved must be 0", i);
     if (!(s.temperature >= 0))
       return fail(DGPU_STATUS_INVALID_ARGUMENT, "temperature", "temperature is {}, must be at least 0", s.temperature);
     if (!(s.top_p >= 0 && s.top_p <= 1))
       return fail(DGPU_STATUS_INVALID_ARGUMENT, "top_p", "top_p is {}, must be from 0 to 1", s.top_p);
     out.push_back(s);
+  }
+  return DGPU_STATUS_SUCCESS;
+}
+
+// Before the first step: a prompt that is refused leaves its sequence as it was.
+Status check_prompts(const dgpuGenerate& g, int64_t vocab) {
+  for (uint32_t i = 0; i < g.sequence_count; ++i) {
+    for (uint32_t k = g.prompt_offsets[i]; k < g.prompt_offsets[i + 1]; ++k) {
+      const int32_t token = g.prompt_tokens[k];
+      if (token >= 0 && token < vocab) continue;
+      return fail(DGPU_STATUS_INVALID_ARGUMENT, "prompt_tokens", "token {} of prompt {} is {}, the vocabulary has {}",
+                  k - g.prompt_offsets[i], i, token, vocab);
+    }
   }
   return DGPU_STATUS_SUCCESS;
 }
@@ -266,6 +283,7 @@ dgpuStatus_t dgpuSessionGenerate(dgpuSession_t session, dgpuStream_t stream, dgp
         return fail(DGPU_STATUS_CAPACITY, "max_new_tokens", "sequence {} would hold {} tokens, its cache {}", i, total,
                     s->limits().max_tokens);
     }
+    DGPU_TRY(check_prompts(g, s->program().vocab));
     DGPU_TRY(dgpu::model::generate(*s, *q, sequences, sampling, g));
     return write_struct(request, "dgpuGenerate", g);
   });

@@ -140,6 +140,13 @@ Status Kernel::check_arguments(const uint32_t* types, const uint64_t* values, ui
 }
 
 namespace {
+// What errors call the arguments; one for each that a signature can have.
+constexpr const char* kValueNames[] = {
+    "values[0]",  "values[1]",  "values[2]",  "values[3]",  "values[4]",  "values[5]",  "values[6]",  "values[7]",
+    "values[8]",  "values[9]",  "values[10]", "values[11]", "values[12]", "values[13]", "values[14]", "values[15]",
+    "values[16]", "values[17]", "values[18]", "values[19]", "values[20]", "values[21]", "values[22]", "values[23]"};
+static_assert(std::size(kValueNames) == Kernel::kMaxParams);
+
 bool multiply_overflows(const uint64_t grid[3]) {
   uint64_t product = 0;
   return __builtin_mul_overflow(grid[0], grid[1], &product) || __builtin_mul_overflow(product, grid[2], &product);
@@ -174,8 +181,8 @@ Status Kernel::launch(Stream& stream, const char* function, const uint64_t grid[
       refs[i] = {};
       if (types[i] != DGPU_ARG_PTR || values[i] == 0) continue;
       Location location;
-      DGPU_TRY(submission.locate(values[i], 0, "values", location));
-      DGPU_TRY(submission.device_ref(location, "values", refs[i]));
+      DGPU_TRY(submission.locate(values[i], 0, kValueNames[i], location));
+      DGPU_TRY(submission.device_ref(location, kValueNames[i], refs[i]));
       bits[i] = refs[i].native;
     }
     command.types = kinds;

@@ -145,6 +145,7 @@ static void every_type_arrives(void** state) {
   CHECK(DGPU_STATUS_INVALID_ADDRESS, dgpuKernelLaunch(stream, kernel, 1, 1, 1, types, values, 7));
   values[6] = (uint64_t)(uintptr_t)out;
   CHECK(DGPU_STATUS_INVALID_ADDRESS, dgpuKernelLaunch(stream, kernel, 1, 1, 1, types, values, 7));
+  assert_string_equal(last_error().object, "values[6]");
   uint64_t value = 0;
   OK(dgpuStreamGetValue(stream, &value));
   assert_int_equal(value, 3); /* refused launches leave no trace */

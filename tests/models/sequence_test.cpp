@@ -179,9 +179,75 @@ TEST_F(Sequences, StepChecksItsArrays) {
   EXPECT_EQ(dgpuSessionGetLogits(session_, &d, &at), DGPU_STATUS_INVALID_STATE);
   EXPECT_EQ(at, 0u);
   EXPECT_EQ(length(a_), 0u);
+  st = DGPU_STEP_INIT;
+  st.reserved = 1;
+  EXPECT_EQ(dgpuSessionStep(session_, l_.stream, &st), DGPU_STATUS_INVALID_ARGUMENT) << "reserved";
   OK(dgpuSequenceDestroy(a_));
   EXPECT_EQ(dgpuSequenceDestroy(a_), DGPU_STATUS_INVALID_HANDLE);
   EXPECT_EQ(step(a_, 0, 1), DGPU_STATUS_INVALID_HANDLE);
+  EXPECT_NE(error_text().find("[sequences[0]]"), std::string::npos) << error_text();
+}
+
+TEST_F(Sequences, LimitsOfASessionAreNamed) {
+  dgpuSessionOptions o = DGPU_SESSION_OPTIONS_INIT;
+  dgpuSession_t session = nullptr;
+  o.max_tokens = UINT32_MAX;
+  EXPECT_EQ(dgpuSessionCreate(l_.model, &o, &session), DGPU_STATUS_INVALID_ARGUMENT);
+  EXPECT_NE(error_text().find("[max_tokens]"), std::string::npos) << error_text();
+  o.max_tokens = 0;
+  o.max_sequences = 65537;
+  EXPECT_EQ(dgpuSessionCreate(l_.model, &o, &session), DGPU_STATUS_INVALID_ARGUMENT);
+  EXPECT_NE(error_text().find("[max_sequences]"), std::string::npos) << error_text();
+}
+
+TEST_F(Sequences, OpenRefusesUnknownFlagsAndAnEmptyName) {
+  dgpuModelOptions o = DGPU_MODEL_OPTIONS_INIT;
+  dgpuModel_t model = nullptr;
+  o.flags = 8;
+  EXPECT_EQ(dgpuModelOpen(dir_.c_str(), &o, &model), DGPU_STATUS_INVALID_ARGUMENT);
+  EXPECT_EQ(dgpuModelOpen("", nullptr, &model), DGPU_STATUS_INVALID_ARGUMENT) << "not the root directory";
+}
+
+// Fed in chunks, so that the bad token lies behind some that are good.
+TEST_F(Sequences, ARefusedPromptLeavesTheSequenceAsItWas) {
+  int32_t out[2];
+  uint32_t count = 0;
+  std::vector<int32_t> prompt(tokens_.begin(), tokens_.begin() + 6);
+  prompt[4] = 1 << 30;
+  const uint32_t offsets[2] = {0, 6};
+  dgpuGenerate g = DGPU_GENERATE_INIT;
+  g.sequences = &a_;
+  g.sequence_count = 1;
+  g.prompt_tokens = prompt.data();
+  g.prompt_offsets = offsets;
+  g.out_tokens = out;
+  g.out_counts = &count;
+  g.max_new_tokens = 2;
+  g.chunk_tokens = 2;
+  EXPECT_EQ(dgpuSessionGenerate(session_, l_.stream, &g), DGPU_STATUS_INVALID_ARGUMENT);
+  EXPECT_NE(error_text().find("token 4 of prompt 0"), std::string::npos) << error_text();
+  EXPECT_EQ(length(a_), 0u);
+}
+
+TEST_F(Sequences, AHugeTopKTakesAllTokens) {
+  int32_t out[2];
+  uint32_t count = 0;
+  const uint32_t offsets[2] = {0, 4};
+  dgpuSampling sampling = DGPU_SAMPLING_INIT;
+  sampling.temperature = 1;
+  sampling.top_k = UINT32_MAX;
+  const dgpuSampling* each = &sampling;
+  dgpuGenerate g = DGPU_GENERATE_INIT;
+  g.sequences = &a_;
+  g.sequence_count = 1;
+  g.prompt_tokens = tokens_.data();
+  g.prompt_offsets = offsets;
+  g.sampling = &each;
+  g.out_tokens = out;
+  g.out_counts = &count;
+  g.max_new_tokens = 2;
+  OK(dgpuSessionGenerate(session_, l_.stream, &g));
+  EXPECT_EQ(count, 2u);
 }
 
 TEST_F(Sequences, SamplingDependsOnSeedAndPositionAlone) {

@@ -239,7 +239,8 @@ class Sample final : public Kernel {
   T value(const Port& port, const Args& a, int64_t row) const {
     return reinterpret_cast<const T*>(port.base(a))[row * port.d.strides[0]];
   }
-  static dgpuStatus_t bad(const char* port, int64_t row, double v, const char* expected) {
+  template <class V>
+  static dgpuStatus_t bad(const char* port, int64_t row, V v, const char* expected) {
     return kit::fail(DGPU_STATUS_DATA_OUT_OF_RANGE, std::string("sample: ") + port + "[" + std::to_string(row) +
                                                         "] = " + std::to_string(v) + ": expected " + expected);
   }
@@ -248,7 +249,7 @@ class Sample final : public Kernel {
     const int64_t top_k = load_int(top_k_.base(a), top_k_.d.dtype, row * top_k_.d.strides[0]);
     if (!(temperature >= 0)) return bad("temperature", row, temperature, "at least 0");
     if (!(top_p >= 0 && top_p <= 1)) return bad("top_p", row, top_p, "0 to 1");
-    if (top_k < 0) return bad("top_k", row, static_cast<double>(top_k), "at least 0");
+    if (top_k < 0) return bad("top_k", row, top_k, "at least 0");
     out->temperature = temperature;
     out->top_p = top_p > 0 ? static_cast<double>(top_p) : 1;
     out->top_k = top_k > 0 ? std::min(top_k, vocabulary) : vocabulary;

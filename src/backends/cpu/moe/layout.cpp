@@ -10,11 +10,11 @@ constexpr int64_t kStreamBytes = 384 << 10;  // of weights in a chunk that reads
 constexpr int64_t kChunkFlops = 16 << 20;
 constexpr int64_t kFewRows = 16;
 
-dgpuStatus_t out_of_range(const char* port, int64_t t, int64_t j, int64_t value, int64_t limit) {
+dgpuStatus_t out_of_range(const char* port, int64_t t, int64_t j, int64_t value, int64_t low, int64_t limit) {
   return kit::fail(DGPU_STATUS_DATA_OUT_OF_RANGE, std::string("moe_experts: ") + port + "[" + std::to_string(t) +
                                                       (j >= 0 ? ", " + std::to_string(j) : std::string()) + "] is " +
-                                                      std::to_string(value) + ", the largest is " +
-                                                      std::to_string(limit - 1));
+                                                      std::to_string(value) + ": expected " + std::to_string(low) +
+                                                      " to " + std::to_string(limit - 1));
 }
 
 // The local expert of a routed index, kNoRow or kIdentity.
@@ -22,11 +22,12 @@ dgpuStatus_t local_expert(const Problem& p, const Args& args, int64_t t, int64_t
   const int32_t index = p.indices.data<const int32_t>(args)[t * p.indices.stride(0) + j * p.indices.stride(1)];
   const int64_t experts = p.down.extent(0, args);
   const int64_t limit = p.expert_map ? p.expert_map.extent(0, args) : experts;
-  if (index < -1 || index >= limit) return out_of_range("indices", t, j, index, limit);
+  if (index < -1 || index >= limit) return out_of_range("indices", t, j, index, -1, limit);
   *expert = index;
   if (!p.expert_map || index < 0) return DGPU_STATUS_SUCCESS;
   *expert = p.expert_map.data<const int32_t>(args)[index * p.expert_map.stride(0)];
-  if (*expert < kIdentity || *expert >= experts) return out_of_range("expert_map", index, -1, *expert, experts);
+  if (*expert < kIdentity || *expert >= experts)
+    return out_of_range("expert_map", index, -1, *expert, kIdentity, experts);
   return DGPU_STATUS_SUCCESS;
 }
 
