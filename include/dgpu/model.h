@@ -69,8 +69,9 @@ DGPU_API dgpuStatus_t dgpuModelLoad(dgpuModel_t model, dgpuContext_t context, dg
 typedef struct dgpuSessionOptions {
   size_t struct_size;
   uint32_t max_sequences;    /* live at once; 0: 8 */
-  uint32_t max_tokens;       /* cached tokens per sequence; 0: the model's max_positions, at most 4096 */
-  uint32_t max_batch_tokens; /* tokens of one step; 0: 512 */
+  uint32_t max_tokens;       /* tokens per sequence; 0: the model's max_positions, at most 4096. Layers with a sliding
+                                window keep the window and the largest step only, however long a sequence gets */
+  uint32_t max_batch_tokens; /* tokens of one step, the largest; 0: 512 */
   uint32_t max_logit_rows;   /* rows of logits of one step; 0: max_sequences; max_batch_tokens at most */
   const char *taps;          /* names of intermediate values to keep, ',' between, "*" for all; may be null */
 } dgpuSessionOptions;
@@ -91,15 +92,19 @@ DGPU_API dgpuStatus_t dgpuSequenceDestroy(dgpuSequence_t sequence);
 DGPU_API dgpuStatus_t dgpuSequenceGetLength(dgpuSequence_t sequence, uint64_t *out_length);
 /* A second sequence with the same states, copied in the order of `stream`. */
 DGPU_API dgpuStatus_t dgpuSequenceFork(dgpuSequence_t sequence, dgpuStream_t stream, dgpuSequence_t *out_sequence);
-/* Forgets tokens from `length` on. UNSUPPORTED where a state cannot rewind. */
+/* Forgets tokens from `length` on. UNSUPPORTED where a state cannot rewind: some can only forget all; layers with a
+ * sliding window can forget max_batch_tokens + 1 tokens, and more until they have overwritten something. The message
+ * says how many. */
 DGPU_API dgpuStatus_t dgpuSequenceTruncate(dgpuSequence_t sequence, uint64_t length);
 /* All states as bytes, by the two-call rule; waits for submitted steps. Restore accepts them in an empty sequence of a
- * session of the same model and limits (VERSION_MISMATCH, PARSE_ERROR otherwise). Both block. */
+ * session of the same model and compute type (VERSION_MISMATCH, PARSE_ERROR otherwise) with enough max_tokens (CAPACITY);
+ * other limits may differ. Both block. */
 DGPU_API dgpuStatus_t dgpuSequenceSave(dgpuSequence_t sequence, dgpuStream_t stream, void *buffer, size_t size,
                                        size_t *out_needed);
 DGPU_API dgpuStatus_t dgpuSequenceRestore(dgpuSequence_t sequence, dgpuStream_t stream, const void *buffer,
                                           size_t size);
-/* States by kind, as JSON by the two-call rule: count, fixed bytes, bytes per token, cap in tokens (null: none). */
+/* States by kind and cap, as JSON by the two-call rule: count, fixed bytes, bytes per token, cap in tokens (null: those
+ * of the session), and the bytes that are allocated for this sequence. */
 DGPU_API dgpuStatus_t dgpuSequenceDescribe(dgpuSequence_t sequence, char *buffer, size_t size, size_t *out_needed);
 
 /* ---- Step ------------------------------------------------------------------------------------------------------- */

@@ -90,7 +90,7 @@ enum class InputKind : uint8_t {
   // Per cache (Input::cache):
   CacheSlots,      // i32[T]    page * S + place where each token's entry goes; -1: none
   CacheTable,      // i32[B,N]  pages of each sequence
-  CacheLengths,    // i32[B]    entries of each sequence, those of this step included; at most N * S
+  CacheLengths,    // i32[B]    entries of each sequence, those of this step included; at most N * S but for rings
   CachePositions,  // i32[P,S]  position of the entry in each slot. Slots not in use: any number
   CacheRows        // i32[P,S]  index in the step of the sequence that owns the slot; slots of others: 0
 };
@@ -107,9 +107,11 @@ struct Input {
 // Entries that are paged alike: states of one cache share table, slots and lengths.
 struct Cache {
   std::string name;   // "tokens", "window.4096"
-  int64_t cap = 0;    // entries older than the last `cap` positions are never visible (window); 0: no limit. A ring
-                      // must also hold the tokens of the running step, so at least cap - 1 + tokens of one step
+  int64_t cap = 0;    // entries older than the last `cap` positions are never visible (window); 0: no limit
   int64_t every = 1;  // one entry per `every` tokens
+  // Entry j lies at place j mod (N S) of its sequence and may overwrite an older one. The ring must hold the tokens of a
+  // step and what the first of them sees: at least cap - 1 + tokens of one step.
+  bool ring() const { return cap > 0 && every == 1; }
 };
 
 struct State {

@@ -66,18 +66,28 @@ void BatchLayout::fill_input(const graph::Input& in, int32_t* out, const graph::
     case InputKind::CacheLengths:
       per_sequence([&](const auto& s) { return cache_entries(program_.caches[in.cache], s.length + s.count); });
       break;
-    case InputKind::CacheSlots: {
+    case InputKind::CacheSlots: {  // at most as many tokens of a sequence as a ring has places, so all differ
       const auto every = static_cast<uint64_t>(program_.caches[in.cache].every);
       const int64_t size = maxima_.page_size[in.cache];
       per_token([&](size_t b, uint64_t position) -> int64_t {
         if ((position + 1) % every != 0) return -1;
-        return static_cast<int64_t>(sequences[b].slot) * size + static_cast<int64_t>((position + 1) / every) - 1;
+        const int64_t entry = static_cast<int64_t>((position + 1) / every) - 1;
+        return static_cast<int64_t>(sequences[b].slot) * size + entry % size;
       });
       break;
     }
-    case InputKind::CachePositions:
-      per_place([&](int64_t, int64_t s) { return s * program_.caches[in.cache].every; });
+    case InputKind::CachePositions: {
+      const auto& cache = program_.caches[in.cache];
+      const int64_t size = maxima_.page_size[in.cache];
+      std::vector<int64_t> last(static_cast<size_t>(maxima_.pages[in.cache]), 0);  // entry written last, per page
+      for (const auto& s : sequences) last[s.slot] = std::max<int64_t>(cache_entries(cache, s.length + s.count) - 1, 0);
+      per_place([&](int64_t p, int64_t s) {
+        const int64_t newest = last[static_cast<size_t>(p)];
+        if (!cache.ring() || newest < s) return s * cache.every;
+        return newest - (newest - s) % size;  // the newest entry at this place
+      });
       break;
+    }
     case InputKind::CacheRows: {
       std::vector<int32_t> row(static_cast<size_t>(maxima_.pages[in.cache]), 0);
       for (size_t b = 0; b < sequences.size(); ++b) row[sequences[b].slot] = static_cast<int32_t>(b);

@@ -1,5 +1,6 @@
 // The integer inputs of one ragged step, packed into one block that is copied to the device at once.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -35,9 +36,21 @@ class BatchLayout {
   uint64_t bytes_ = 0;
 };
 
-// Entries that a cache holds for a sequence of `tokens` tokens.
+// Entries of a sequence of `tokens` tokens, those that a ring has overwritten included.
 inline int64_t cache_entries(const graph::Cache& cache, uint64_t tokens) {
   return static_cast<int64_t>(tokens) / cache.every;
+}
+
+// Places for the entries of one sequence: for all of them, or for a window and the largest step.
+inline int64_t cache_places(const graph::Cache& cache, uint64_t max_tokens, uint64_t step_tokens) {
+  const int64_t all = std::max<int64_t>(1, cache_entries(cache, max_tokens));
+  return cache.ring() && cache.cap < all ? std::min(all, cache.cap + static_cast<int64_t>(step_tokens)) : all;
+}
+
+// First entry of a ring that the token after `length` others sees.
+inline uint64_t first_visible(const graph::Cache& cache, uint64_t length) {
+  const auto window = static_cast<uint64_t>(cache.cap);
+  return length < window ? 0 : length - window + 1;
 }
 
 }  // namespace dgpu::model

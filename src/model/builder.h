@@ -148,7 +148,7 @@ class Builder final : public Host {
   Val maximum(const Args& args, const Expr& at);
   Val minimum(const Args& args, const Expr& at);
   Val extreme(const std::string& fn, const Args& args, const Expr& at);
-  void add_source(OpCall& call, const Val& source, int64_t number, std::vector<int64_t> (&attrs)[3], const Expr& at);
+  void add_source(OpCall& call, const Val& source, int64_t number, std::vector<int64_t> (&attrs)[4], const Expr& at);
   Val emit(OpCall call, const Expr& at);
   Val emit_unary(const std::string& fn, const Val& x, const Expr& at);
   Val emit_binary(const std::string& fn, const Val& a, const Val& b, const Expr& at);

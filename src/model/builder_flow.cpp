@@ -10,7 +10,7 @@ using graph::InputKind;
 using graph::kNone;
 using graph::Shape;
 
-static const char* const kSourceAttrs[] = {"window", "chunk", "every"};
+static const char* const kSourceAttrs[] = {"window", "chunk", "every", "ring"};
 
 Val Builder::linear(const Args& args, const Expr& at) {
   static const std::string fn = "linear";
@@ -63,7 +63,7 @@ Builder::Id Builder::cache_of_entries(Id id) const {
 }
 
 // Ports and attributes of one key source.
-void Builder::add_source(OpCall& call, const Val& src, int64_t number, std::vector<int64_t> (&attrs)[3],
+void Builder::add_source(OpCall& call, const Val& src, int64_t number, std::vector<int64_t> (&attrs)[4],
                          const Expr& at) {
   if (!src.field("source_k")) fault(at, fmt::format("attention: expected source(k, v, ..), got {}", text_of(src)));
   const Id k = tensor(*src.field("source_k"), at, "k"), v = tensor(*src.field("source_v"), at, "v");
@@ -75,7 +75,8 @@ void Builder::add_source(OpCall& call, const Val& src, int64_t number, std::vect
   call.inputs.push_back({port("v"), v});
   call.inputs.push_back({port("table"), add_input(InputKind::CacheTable, cache)});
   call.inputs.push_back({port("lengths"), add_input(InputKind::CacheLengths, cache)});
-  if (program_.caches[cache].cap > 0)
+  const graph::Cache& rows = program_.caches[cache];
+  if (rows.cap > 0 && !rows.ring())
     call.inputs.push_back({port("k_positions"), add_input(InputKind::CachePositions, cache)});
   if (!src.field("pick")->null()) call.inputs.push_back({port("pick"), tensor(*src.field("pick"), at, "pick")});
   for (size_t a = 0; a < 3; ++a) {
@@ -84,6 +85,12 @@ void Builder::add_source(OpCall& call, const Val& src, int64_t number, std::vect
       fault(at, fmt::format("{} must be an integer from 0 on", kSourceAttrs[a]));
     attrs[a].push_back(n.null() ? 0 : *n.get<int64_t>());
   }
+  attrs[3].push_back(rows.ring());
+  const auto within = [&](int64_t rule) { return rule > 0 && rule <= rows.cap; };
+  if (rows.ring() && !within(attrs[0].back()) && !within(attrs[1].back()))
+    fault(at,
+          fmt::format("attention: the state keeps a window of {} tokens, its source needs window or chunk of 1 to {}",
+                      rows.cap, rows.cap));
 }
 
 Val Builder::attention(const Args& args, const Expr& at) {
@@ -92,10 +99,10 @@ Val Builder::attention(const Args& args, const Expr& at) {
   if (args.positional.size() < 2) fault(at, "attention takes q and at least one source(k, v, ..)");
   call.inputs.push_back({"q", tensor(args.positional[0], at, "q")});
   const int64_t sources = static_cast<int64_t>(args.positional.size()) - 1;
-  std::vector<int64_t> attrs[3];
+  std::vector<int64_t> attrs[4];
   for (int64_t s = 0; s < sources; ++s) add_source(call, args.positional[static_cast<size_t>(s) + 1], s, attrs, at);
   if (sources > 1) call.attrs["sources"] = sources;
-  for (size_t a = 0; a < 3; ++a)
+  for (size_t a = 0; a < 4; ++a)
     if (std::any_of(attrs[a].begin(), attrs[a].end(), [](int64_t n) { return n != 0; }))
       call.attrs[kSourceAttrs[a]] = attrs[a];
   call.inputs.push_back({"offsets", add_input(InputKind::Offsets)});

@@ -72,7 +72,7 @@ std::vector<StateSize> Model::states(dgpuDtype_t activation) const {
   std::vector<StateSize> out;
   for (const graph::State& s : program_.states) {
     const graph::Cache* cache = s.cache == graph::kNone ? nullptr : &program_.caches[s.cache];
-    const int64_t cap = cache ? cache->cap : 0;
+    const int64_t cap = cache && cache->ring() ? cache->cap : 0;
     auto it =
         std::find_if(out.begin(), out.end(), [&](const StateSize& x) { return x.kind == s.kind && x.cap == cap; });
     if (it == out.end()) it = out.insert(out.end(), {s.kind, 0, 0, 0, cap});

@@ -14,7 +14,7 @@ struct StateSize {
   uint64_t count = 0;        // states of the kind
   uint64_t fixed_bytes = 0;  // per sequence
   uint64_t token_bytes = 0;  // per token of a sequence (pools: averaged over the tokens of an entry)
-  int64_t cap = 0;           // tokens after which it stops growing; 0: none
+  int64_t cap = 0;           // window: a session keeps these tokens and its largest step, no more; 0: all tokens
 };
 
 class Model {

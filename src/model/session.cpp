@@ -77,7 +77,7 @@ Status Session::choose_limits(const SessionLimits& limits) {
   maxima_.slots = limits_.max_sequences;
   for (const auto& c : program_.caches) {
     maxima_.pages.push_back(limits_.max_sequences);
-    maxima_.page_size.push_back(std::max<int64_t>(1, cache_entries(c, limits_.max_tokens)));
+    maxima_.page_size.push_back(cache_places(c, limits_.max_tokens, limits_.max_batch_tokens));
     maxima_.table_width.push_back(1);
   }
   layout_ = std::make_unique<BatchLayout>(program_, maxima_);

@@ -31,10 +31,14 @@ class Sequence final : public Object {
  private:
   friend class Session;
   Sequence(Ref<Session> session, uint32_t slot);
+  struct Saved;
+  Status read_saved(const void* buffer, size_t size, Saved& out) const;
+  Status check_rewind(const graph::State& state, uint64_t length) const;
   Ref<Session> session_;
   uint32_t slot_;
-  uint64_t length_ = 0;  // under the session's mutex, as the next
-  bool fresh_ = true;    // fixed states are not zeroed yet
+  uint64_t length_ = 0;           // under the session's mutex, as the next
+  bool fresh_ = true;             // fixed states are not zeroed yet
+  std::vector<uint64_t> oldest_;  // per cache: first entry that a ring still holds; 0 for other caches
   // Where values depend on the length of the sequence (Program::length_independent):
   std::vector<int32_t> tokens_;  // what it holds, to be replayed
   uint64_t total_ = 0;           // length that the cached entries were computed for
@@ -96,6 +100,11 @@ class Session final : public Object {
   struct StateRow {  // one state, one sequence: where its bytes are
     dgpuAddr_t address;
     uint64_t bytes_per_entry;  // fixed states: all of it
+    uint64_t places;           // fixed states: 1
+  };
+  struct Span {
+    dgpuAddr_t address;
+    uint64_t bytes;
   };
 
   Session(Ref<OpenModel> model, std::shared_ptr<Placement> placement);
@@ -117,8 +126,13 @@ class Session final : public Object {
   Status run_nodes(Stream& stream, const graph::Extents& extents, bool once);
   Status zero_fixed_states(Stream& stream, uint32_t slot);
   StateRow state_row(const graph::State& state, uint32_t slot) const;
-  // Bytes of a state of a sequence of `length` tokens.
-  uint64_t state_bytes(const graph::State& state, uint64_t length) const;
+  // What a state of a sequence of `length` tokens holds, from the first entry that is still there (Sequence::oldest_)
+  // on: its bytes in all, and where they lie, in the order of entries.
+  uint64_t state_bytes(const graph::State& state, uint64_t length, const std::vector<uint64_t>& oldest) const;
+  std::vector<Span> spans(const graph::State& state, uint32_t slot, uint64_t length,
+                          const std::vector<uint64_t>& oldest) const;
+  // First entries that rings still hold when a sequence has grown to `length` tokens.
+  void overwrite(std::vector<uint64_t>& oldest, uint64_t length) const;
   Status take_slot(uint32_t& slot);
   uint64_t layout_hash() const;
   Status order_after_last(Stream& stream);

@@ -111,6 +111,7 @@ Status Session::step(Stream& stream, const Step& step) {
 Status Session::replay(Stream& stream, Sequence& s, uint64_t total) {
   const auto seen = [&](uint64_t length) { return std::max(length, length_independent_); };
   if (s.length_ == 0 || seen(s.total_) == seen(total)) return DGPU_STATUS_SUCCESS;
+  std::fill(s.oldest_.begin(), s.oldest_.end(), 0);
   for (uint64_t at = 0; at < s.length_;) {
     const auto count = static_cast<uint32_t>(std::min<uint64_t>(limits_.max_batch_tokens, s.length_ - at));
     Admitted part;
@@ -152,11 +153,13 @@ Status Session::submit(Stream& stream, const Admitted& a) {
   staging.timeline = Ref<Timeline>::retain(stream.timeline());
   staging.value = stream.submitted();
   next_staging_ = (next_staging_ + 1) % kStaging;
-  for (auto* s : a.sequences)
-    if (s->fresh_) {
-      DGPU_TRY(zero_fixed_states(stream, s->slot_));
-      s->fresh_ = false;
-    }
+  for (size_t i = 0; i < a.sequences.size(); ++i) {
+    auto& s = *a.sequences[i];
+    overwrite(s.oldest_, a.parts[i].length + a.parts[i].count);
+    if (!s.fresh_) continue;
+    DGPU_TRY(zero_fixed_states(stream, s.slot_));
+    s.fresh_ = false;
+  }
   if (!once_done_) {
     DGPU_TRY(run_nodes(stream, x, true));
     once_done_ = true;
@@ -182,7 +185,14 @@ Session::StateRow Session::state_row(const graph::State& state, uint32_t slot) c
       state.cache == graph::kNone ? limits_.max_sequences : static_cast<uint64_t>(maxima_.pages[state.cache]);
   const uint64_t row = value_bytes(state.value) / rows;
   const uint64_t entries = state.cache == graph::kNone ? 1 : static_cast<uint64_t>(maxima_.page_size[state.cache]);
-  return {base_[state.value] + row * slot, row / entries};
+  return {base_[state.value] + row * slot, row / entries, entries};
+}
+
+void Session::overwrite(std::vector<uint64_t>& oldest, uint64_t length) const {
+  for (size_t c = 0; c < program_.caches.size(); ++c) {
+    const auto places = static_cast<uint64_t>(maxima_.page_size[c]);
+    if (program_.caches[c].ring() && length > places) oldest[c] = std::max(oldest[c], length - places);
+  }
 }
 
 Status Session::zero_fixed_states(Stream& stream, uint32_t slot) {

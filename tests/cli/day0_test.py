@@ -84,6 +84,14 @@ class Day0(ToolTest):
         self.assertEqual(full["parameters"], count)
         self.run_tool("inspect", ADDER)
 
+    def test_inspect_says_what_states_take(self):
+        doc = self.run_json("inspect", self.copy("mistral-window"), "--json")
+        self.assertEqual([s["cap"] for s in doc["states"]], [9])
+        self.assertIn("largest step", doc["state_cap"])
+        doc = self.run_json("inspect", ADDER, "--json")
+        self.assertEqual([s["cap"] for s in doc["states"]], [None])
+        self.assertNotIn("state_cap", doc)
+
     def test_audit_finds_each_kind_of_fault(self):
         self.assertEqual(self.run_json("audit", ADDER, "--json")["verdict"], "good")
         d = self.copy()

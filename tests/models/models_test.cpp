@@ -155,6 +155,7 @@ TEST_P(Models, GreedyTokensAreTheReferencesAloneInChunksAndInABatch) {
   EXPECT_EQ(generate(l, {prompt}, count, 0, 64)[0], want);
   EXPECT_EQ(generate(l, {prompt}, count, 1, 64)[0], want) << "one token at a time";
   EXPECT_EQ(generate(l, {prompt}, count, 5, 64)[0], want) << "chunks of five";
+  EXPECT_EQ(generate(l, {prompt}, count, 5, 5)[0], want) << "steps of at most five: windows are short rings";
   // Together with other sequences: the prompt cut to other lengths, and pieces of the baseline's input.
   const auto other = ids(baseline_, "input_ids");
   std::vector<std::vector<int32_t>> prompts = {std::vector<int32_t>(prompt.begin(), prompt.begin() + 3),

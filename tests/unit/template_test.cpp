@@ -200,6 +200,7 @@ TEST(Template, MistakesHaveOneClearMessage) {
   refused("rms_norm(x, eps=1e-5)", "rms_norm(x, eps=1e-5, rms=2)", "no port or attribute rms");
   refused("rms_norm(x, eps=1e-5)", "group_norm(x)", "unknown name group_norm");
   refused("kv(k=[nh,hd]", "shelf(k=[nh,hd]", "no kind of state");
+  refused("v=[nh,hd])", "v=[nh,hd], window=4)", "window or chunk of 1 to 4");
   refused("return x + (linear", "x = x + (linear", "must return 1 values");
   refused("\"H\": \"n_embd\"", "\"H\": \"n_embd\", \"spare\": \"n_spare\"", "nothing uses it");
   refused("\"base\": \"common\"", "\"base\": \"tiny\"", "circle");

@@ -6,6 +6,7 @@
 #include "base/dtype.h"
 #include "dgpu/op.h"
 #include "graph/passes/passes.h"
+#include "model/batch.h"
 #include "model/day0/overview.h"
 #include "model/weights.h"
 #include "ops/plan.h"
@@ -40,7 +41,7 @@ class Coverage {
     x_.tokens = kTokens, x_.sequences = kSequences, x_.logit_rows = kSequences, x_.slots = kSequences;
     for (const graph::Cache& c : program_.caches) {
       x_.pages.push_back(kSequences);
-      x_.page_size.push_back(std::max<int64_t>(1, kCached / c.every));
+      x_.page_size.push_back(cache_places(c, kCached, kTokens));
       x_.table_width.push_back(1);
     }
   }

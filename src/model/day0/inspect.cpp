@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 
 #include "base/dtype.h"
@@ -23,9 +24,9 @@ JsonDoc operators(const graph::Program& p) {
   return out;
 }
 
-JsonDoc state_rows(const Model& model, dgpuDtype_t activation) {
+JsonDoc state_rows(const std::vector<StateSize>& states) {
   JsonDoc out = JsonDoc::array();
-  for (const StateSize& s : model.states(activation)) {
+  for (const StateSize& s : states) {
     JsonDoc cap;
     if (s.cap > 0) cap = s.cap;
     out.push_back({{"kind", s.kind},
@@ -60,7 +61,10 @@ Status inspect(const Model& model, Document& out) {
   j["taps"] = p.taps.size();
   j["operators"] = operators(p);
   j["state_dtype"] = dtype_name(stored);
-  j["states"] = state_rows(model, stored);
+  const auto states = model.states(stored);
+  if (std::any_of(states.begin(), states.end(), [](const StateSize& s) { return s.cap > 0; }))
+    j["state_cap"] = "the window of the layers; a session keeps it and its largest step";
+  j["states"] = state_rows(states);
   j["limits"] = JsonDoc::array();
   for (const graph::Limit& l : p.limits) j["limits"].push_back({{"key", l.key}, {"value", l.value}});
   j["skipped_weights"] = JsonDoc::array();
