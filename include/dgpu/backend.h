@@ -1,7 +1,8 @@
 /* The backend ABI: what a vendor implements. SPDX-License-Identifier: Apache-2.0
  *
  * A plugin is a shared object that exports one symbol, dgpuBackendQuery. It sees this header and nothing else of the
- * library. src/backends/null is the template to copy; its README says what to fill in first.
+ * library. src/backends/null (installed as backend-template) is what to copy; its README says what to fill in first, and
+ * how to check the result.
  *
  * Rules
  *  - Every struct starts with struct_size. Read min(struct_size, what you know); treat the rest as zero. Fill in the
@@ -181,7 +182,8 @@ typedef struct dgpuBackendQueueGroup {
   /* The queue is empty. */
   void (*destroy)(dgpuBackendQueue *queue);
   /* Takes commands in order; they run one after the other. Must not block and must not allocate. Calls on one queue do
-   * not overlap. After a command failed the queue retires all it holds with CANCELLED, without running them, until
+   * not overlap. Takes all of them: a stream holds up to 65536, to be chained through dgpuBackendCommand.backend where
+   * the device's own ring is shorter. Any status but SUCCESS refuses them all, and the stream fails with it. After a command failed the queue retires all it holds with CANCELLED, without running them, until
    * reset; the core submits nothing in between. */
   dgpuStatus_t (*submit)(dgpuBackendQueue *queue, dgpuBackendCommand *const *commands, uint32_t count);
   /* Makes a failed, empty queue usable again. */
@@ -200,7 +202,8 @@ typedef struct dgpuBackendKernelDesc {
   size_t struct_size;
   const char *name;
   dgpuKernelFunction function;
-  const uint32_t *params; /* DGPU_ARG_*, or DGPU_PARAM_* below, in the function's order */
+  const uint32_t *params; /* DGPU_ARG_*, or DGPU_PARAM_* below, in the function's order; with DGPU_KERNEL_STATUS a negative
+                             result fails the command with CALLBACK_FAILED */
   uint32_t param_count;
   uint32_t flags;         /* DGPU_KERNEL_* */
   void *user;

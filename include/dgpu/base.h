@@ -42,8 +42,9 @@ typedef struct dgpuInitOptions {
 DGPU_API dgpuStatus_t dgpuInit(const dgpuInitOptions *options);
 
 /* Undoes one dgpuInit. The last one invalidates all handles, wakes blocked calls with DGPU_STATUS_SHUTDOWN, lets
- * running commands finish, joins the library's threads and frees everything. May block for the running commands.
- * Not permitted inside a host callback. Nothing runs at process exit: exiting without shutdown is fine. */
+ * the commands that devices already hold finish, cancels the others, joins the library's threads and frees everything.
+ * May block for the running commands. The last one is NOT_PERMITTED inside a host callback or a user kernel. Nothing
+ * runs at process exit: exiting without shutdown is fine; so is dlclose, after which the code stays mapped. */
 DGPU_API dgpuStatus_t dgpuShutdown(void);
 
 /* ---- Errors ----------------------------------------------------------------------------------------------------- */
@@ -116,7 +117,8 @@ DGPU_API dgpuStatus_t dgpuConfigGetInfo(uint32_t index, dgpuConfigInfo *out_info
 /* The effective value as text, by the two-call rule. Works before dgpuInit. */
 DGPU_API dgpuStatus_t dgpuConfigGet(const char *name, char *buffer, size_t size, size_t *out_needed);
 /* Sets a value before dgpuInit; afterwards DGPU_STATUS_INVALID_STATE. Beats the environment; null undoes. A value
- * that does not parse is DGPU_STATUS_INVALID_ARGUMENT and names the accepted form. */
+ * that does not parse or is out of range is DGPU_STATUS_INVALID_ARGUMENT and names the accepted form; dgpuInit says
+ * the same of the environment's values. */
 DGPU_API dgpuStatus_t dgpuConfigSet(const char *name, const char *value);
 
 /* ---- Element types ---------------------------------------------------------------------------------------------- */

@@ -134,7 +134,8 @@ DGPU_API dgpuStatus_t dgpuDeviceGetMetric(dgpuDevice_t device, uint32_t metric, 
 
 /* ---- Contexts ---------------------------------------------------------------------------------------------------
  * A set of devices that share pools and plans. Objects of different contexts do not mix
- * (DGPU_STATUS_CONTEXT_MISMATCH). Destroying it invalidates all its descendants; queued work still finishes. */
+ * (DGPU_STATUS_CONTEXT_MISMATCH). Destroying it invalidates all its descendants; queued work still finishes, except what
+ * waits for a user-owned timeline that nothing can move any more. */
 
 typedef struct dgpuContextOptions {
   size_t struct_size;

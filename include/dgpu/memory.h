@@ -21,7 +21,8 @@ DGPU_API dgpuStatus_t dgpuMemFree(dgpuContext_t context, dgpuAddr_t address);
 /* Allocates in stream order: usable by commands submitted to `stream` later, by others after the usual wait. */
 DGPU_API dgpuStatus_t dgpuMemAllocAsync(dgpuStream_t stream, size_t size, dgpuAddr_t *out_address);
 /* Frees in stream order: later allocations on `stream` may reuse the bytes at once, others when the current value of
- * the stream has retired. Also accepted on a failed stream; nothing leaks. */
+ * the stream has retired; the stream may be on another device of the context. Other streams that still use the memory
+ * must be waited for first. Also accepted on a failed stream; nothing leaks. */
 DGPU_API dgpuStatus_t dgpuMemFreeAsync(dgpuStream_t stream, dgpuAddr_t address);
 
 enum { DGPU_MEMORY_KIND_DEVICE = 1, DGPU_MEMORY_KIND_HOST = 2 };
@@ -61,7 +62,7 @@ DGPU_API dgpuStatus_t dgpuMemCopyToHostAsync(dgpuStream_t stream, void *dst, dgp
 /* `rows` rows of `width` bytes; pitches are the distances of row starts in bytes and at least `width`. */
 DGPU_API dgpuStatus_t dgpuMemCopy2DAsync(dgpuStream_t stream, dgpuAddr_t dst, uint64_t dst_pitch, dgpuAddr_t src,
                                          uint64_t src_pitch, uint64_t width, uint64_t rows);
-/* Repeats a pattern of 1, 2, 4 or 8 bytes; size must be a multiple of it, dst aligned to it. */
+/* Repeats the low pattern_size bytes of `pattern`: 1, 2, 4 or 8; size must be a multiple of it, dst aligned to it. */
 DGPU_API dgpuStatus_t dgpuMemFillAsync(dgpuStream_t stream, dgpuAddr_t dst, uint64_t pattern, uint32_t pattern_size,
                                        uint64_t size);
 

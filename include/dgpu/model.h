@@ -130,7 +130,8 @@ typedef struct dgpuStep {
  * session run in submission order; the session's outputs (logits, taps) belong to the last one and are overwritten by
  * the next. If some sequences cannot take part the others proceed and the call returns SUCCESS with the reasons in
  * `statuses`; if `statuses` is null the call fails instead and nothing runs. Rows of left-out sequences are left out of
- * the logits. CAPACITY if the whole exceeds the session's limits. */
+ * the logits. CAPACITY if the whole exceeds the session's limits. Lengths count the tokens at once: if the stream fails
+ * before the step has run, the sequence's states beyond its earlier length are undefined; truncate it to that. */
 DGPU_API dgpuStatus_t dgpuSessionStep(dgpuSession_t session, dgpuStream_t stream, const dgpuStep *step);
 /* Logits of the last step: f32 [rows, vocab] on the device, valid until the next step. */
 DGPU_API dgpuStatus_t dgpuSessionGetLogits(dgpuSession_t session, dgpuTensorDesc *out_desc, dgpuAddr_t *out_address);

@@ -1,5 +1,5 @@
-/* Operators: descriptor, plan, execute. docs/operators.md lists every operator with its ports and attributes.
- * SPDX-License-Identifier: Apache-2.0 */
+/* Operators: descriptor, plan, execute. docs/operators.md (installed beside the license) lists every operator with its
+ * ports and attributes. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DGPU_OP_H
 #define DGPU_OP_H
 
@@ -18,8 +18,9 @@ DGPU_API dgpuStatus_t dgpuOpGetSchema(const char *name, char *buffer, size_t siz
 
 /* ---- Descriptors ------------------------------------------------------------------------------------------------
  * A name, typed attributes and named ports. Setting a name that the schema does not have, or a value of another type
- * or outside its set, is INVALID_ATTRIBUTE (an integer is accepted for a float); setting again replaces. Not thread-safe per descriptor: calls on one
- * descriptor serialise, so concurrent setting is safe but pointless. */
+ * or outside its set, is INVALID_ATTRIBUTE (an integer is accepted for a float); setting again replaces. What depends on
+ * other attributes or ports is checked by dgpuOpPlanCreate. Calls on one descriptor serialise, so concurrent setting is
+ * safe but pointless. */
 
 DGPU_API dgpuStatus_t dgpuOpDescCreate(const char *name, dgpuOpDesc_t *out_op);
 DGPU_API dgpuStatus_t dgpuOpDescDestroy(dgpuOpDesc_t op);

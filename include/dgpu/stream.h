@@ -13,17 +13,20 @@ DGPU_EXTERN_C_BEGIN
  * and ran on. A timeline is either owned by a stream or created here and moved by the user. */
 
 DGPU_API dgpuStatus_t dgpuTimelineCreate(dgpuContext_t context, uint64_t initial_value, dgpuTimeline_t *out_timeline);
+/* A user-owned timeline is still moved by commands that are queued already. Values that none of them reaches fail with
+ * CANCELLED, so that nobody waits for them for ever; the same holds where destroying the context takes the handle. */
 DGPU_API dgpuStatus_t dgpuTimelineDestroy(dgpuTimeline_t timeline);
 /* Moves a user-owned timeline to `value`, which must be larger than the current one (INVALID_ARGUMENT). Signalling a
  * stream's timeline is NOT_PERMITTED. Host writes made before are visible to whoever waits. */
 DGPU_API dgpuStatus_t dgpuTimelineSignal(dgpuTimeline_t timeline, uint64_t value);
-/* As Signal, but the values after the current one up to `value` carry a failure: `status` (negative) and `message`. */
+/* As Signal, but the values after the current one up to `value` carry a failure: `status` (negative) and `message` (null:
+ * the text of the status). */
 DGPU_API dgpuStatus_t dgpuTimelineFail(dgpuTimeline_t timeline, uint64_t value, dgpuStatus_t status,
                                        const char *message);
 /* Blocks until `value` is retired: SUCCESS, the failure it carries, or TIMEOUT. Waiting for a value that is not yet
  * submitted is allowed on user-owned timelines only; on a stream's timeline it is INVALID_ARGUMENT. */
 DGPU_API dgpuStatus_t dgpuTimelineWait(dgpuTimeline_t timeline, uint64_t value, uint64_t timeout_ns);
-/* The newest retired value. Says nothing about outcomes. */
+/* The newest value whose outcome is known, be it success or failure. */
 DGPU_API dgpuStatus_t dgpuTimelineGetValue(dgpuTimeline_t timeline, uint64_t *out_value);
 /* Outcome of one value: SUCCESS, NOT_READY, or the failure (with its record in dgpuGetLastError). */
 DGPU_API dgpuStatus_t dgpuTimelineQuery(dgpuTimeline_t timeline, uint64_t value);
@@ -39,7 +42,7 @@ enum {
 typedef struct dgpuStreamOptions {
   size_t struct_size;
   uint32_t flags;    /* DGPU_STREAM_* */
-  uint32_t capacity; /* commands in flight; rounded up to a power of two; 0: 1024 */
+  uint32_t capacity; /* commands in flight, at most 65536; rounded up to a power of two, at least 4; 0: 1024 */
   int32_t priority;  /* higher runs first where the device can choose; 0 normal */
   uint32_t reserved;
 } dgpuStreamOptions;
@@ -61,12 +64,15 @@ DGPU_API dgpuStatus_t dgpuStreamGetTimeline(dgpuStream_t stream, dgpuTimeline_t 
 /* Value of the last submitted command; that value retires when everything submitted so far has. */
 DGPU_API dgpuStatus_t dgpuStreamGetValue(dgpuStream_t stream, uint64_t *out_value);
 /* Commands submitted later start only when `value` of `timeline` has retired; if it carries a failure the stream fails
- * with that record. The timeline may belong to another device, backend, or to the user. */
+ * with that record. The timeline may belong to another device, backend, or to the user; INVALID_ARGUMENT if another
+ * stream owns it and has not submitted `value` yet. */
 DGPU_API dgpuStatus_t dgpuStreamWaitTimeline(dgpuStream_t stream, dgpuTimeline_t timeline, uint64_t value);
-/* Moves a user-owned timeline to `value` (or fails it, if the stream failed) when all earlier commands have retired. */
+/* Moves a user-owned timeline to `value` (or fails it, if the stream failed) when all earlier commands have retired.
+ * A timeline that is at `value` or beyond by then fails the stream with INVALID_ARGUMENT. */
 DGPU_API dgpuStatus_t dgpuStreamSignalTimeline(dgpuStream_t stream, dgpuTimeline_t timeline, uint64_t value);
 /* Makes a failed stream usable again once everything submitted has retired (it waits up to timeout_ns for that). The
- * failed values keep their record. SUCCESS on a healthy stream. */
+ * failed values keep their record for timelines and events; the stream itself is healthy from then on. SUCCESS on a
+ * healthy stream. */
 DGPU_API dgpuStatus_t dgpuStreamReset(dgpuStream_t stream, uint64_t timeout_ns);
 /* SUCCESS and a zero record while healthy; else SUCCESS and the first failure since the last reset. */
 DGPU_API dgpuStatus_t dgpuStreamGetError(dgpuStream_t stream, dgpuErrorInfo *out_info);
@@ -94,7 +100,8 @@ DGPU_API dgpuStatus_t dgpuStreamWaitEvent(dgpuStream_t stream, dgpuEvent_t event
 /* The {timeline, value} behind the event; the timeline is a new handle that the caller destroys. */
 DGPU_API dgpuStatus_t dgpuEventGetPoint(dgpuEvent_t event, dgpuTimeline_t *out_timeline, uint64_t *out_value);
 /* Time between two recorded DGPU_EVENT_TIMING events of one device, on that device's clock, in nanoseconds; negative
- * if `end` came first. NOT_READY while one has not retired. */
+ * if `end` came first. NOT_READY while one has not retired; the failure that one carries; INVALID_STATE if one was
+ * never recorded; INVALID_ARGUMENT without DGPU_EVENT_TIMING or on two devices. */
 DGPU_API dgpuStatus_t dgpuEventElapsed(dgpuEvent_t start, dgpuEvent_t end, int64_t *out_ns);
 
 DGPU_EXTERN_C_END

@@ -71,7 +71,7 @@ typedef struct dgpuTensorDesc {
   uint32_t rank;                   /* 0 (scalar) to DGPU_MAX_RANK */
   int64_t shape[DGPU_MAX_RANK];    /* elements; 0 is allowed */
   int64_t strides[DGPU_MAX_RANK];  /* elements; 0 broadcasts an input; use dgpuTensorDescPack for row-major */
-  uint32_t symbols[DGPU_MAX_RANK]; /* symbol id per dimension, 1-based; 0: the dimension is fixed */
+  uint32_t symbols[DGPU_MAX_RANK]; /* symbol id per dimension, 1 to 64; 0: the dimension is fixed */
   uint32_t layout;                 /* 0: strided */
   uint32_t flags;                  /* must be 0 */
 } dgpuTensorDesc;

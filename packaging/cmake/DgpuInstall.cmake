@@ -23,5 +23,10 @@ install(FILES ${CMAKE_BINARY_DIR}/dgpuConfig.cmake ${CMAKE_BINARY_DIR}/dgpuConfi
 
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR}
   COMPONENT lib)
+# The headers refer to these; the template is what a vendor copies.
+install(FILES ${CMAKE_SOURCE_DIR}/docs/operators.md ${CMAKE_SOURCE_DIR}/docs/errors.md ${CMAKE_SOURCE_DIR}/docs/templates.md
+  DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT dev)
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/src/backends/null/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/backend-template COMPONENT dev
+  PATTERN CMakeLists.txt EXCLUDE)
 file(GLOB man_pages CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/packaging/man/*.1)
 install(FILES ${man_pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT tools)

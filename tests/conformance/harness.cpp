@@ -190,8 +190,16 @@ std::map<std::string, Values> reference(const Case& test, const std::map<std::st
   return outputs;
 }
 
-Harness::Harness(const std::string& backend) {
+Harness::Harness(const std::string& wanted) {
   ok(dgpuInit(nullptr), "dgpuInit");
+  std::string backend = wanted;
+  if (wanted.find('/') != std::string::npos) {
+    dgpuBackend_t plugin = nullptr;
+    dgpuBackendInfo loaded = DGPU_BACKEND_INFO_INIT;
+    ok(dgpuBackendLoad(wanted.c_str(), &plugin), wanted.c_str());
+    ok(dgpuBackendGetInfo(plugin, &loaded), "dgpuBackendGetInfo");
+    backend = loaded.name;
+  }
   uint32_t count = 0;
   ok(dgpuDeviceCount(&count), "dgpuDeviceCount");
   for (uint32_t i = 0; i < count && !device_; ++i) {

@@ -8,7 +8,8 @@ namespace conformance {
 
 class Harness {
  public:
-  // The first device of the backend. Exits with a message if there is none.
+  // The first device of the backend: of that name, or a plugin's path (anything with a slash). Exits with a message if
+  // there is none.
   explicit Harness(const std::string& backend);
   ~Harness();
   // False if the case fails; the text says where.
@@ -22,6 +23,7 @@ class Harness {
   };
   const std::map<std::string, Count>& counts() const { return counts_; }
   const std::string& device_name() const { return device_name_; }
+  dgpuDevice_t device() const { return device_; }
 
  private:
   bool plan(const Case& test, dgpuOpDesc_t op, Run& run, std::string& why);

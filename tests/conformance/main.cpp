@@ -1,8 +1,10 @@
-// Conformance of a backend's operators: every operator over a grid of shapes, types, layouts and attributes against the
-// f64 reference.
+// Conformance of a backend: first what the core relies on besides operators, then every operator over a grid of shapes,
+// types, layouts and attributes against the f64 reference.
 //
-//   conformance [--op NAME] [--list] [--verbose]
-//   DGPU_CONFORMANCE_BACKEND   the backend to test (default cpu)
+//   dgpu-conformance [--backend NAME|PATH] [--contract | --op NAME] [--list] [--verbose]
+//   --backend                  the backend to test, by name, or a plugin's manifest or library by its path
+//   --contract                 without the operators
+//   DGPU_CONFORMANCE_BACKEND   the same as --backend (default cpu)
 //   DGPU_CONFORMANCE_GRID      full (default) or reduced
 //   DGPU_CONFORMANCE_REQUIRE   native: also fail where an operator of the grid runs as the reference
 // Exit status: 0 all good, 1 a case failed, 2 it could not run.
@@ -10,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "contract.h"
 #include "harness.h"
 
 namespace {
@@ -21,24 +24,33 @@ std::string setting(const char* name, const char* fallback) {
 
 int main(int argc, char** argv) {
   using namespace conformance;
-  std::string only;
-  bool list = false, verbose = false;
+  std::string only, backend = setting("DGPU_CONFORMANCE_BACKEND", "cpu");
+  bool list = false, verbose = false, operators = true;
   for (int i = 1; i < argc; ++i) {
     if (!std::strcmp(argv[i], "--op") && i + 1 < argc)
       only = argv[++i];
+    else if (!std::strcmp(argv[i], "--backend") && i + 1 < argc)
+      backend = argv[++i];
+    else if (!std::strcmp(argv[i], "--contract"))
+      operators = false;
     else if (!std::strcmp(argv[i], "--list"))
       list = true;
     else if (!std::strcmp(argv[i], "--verbose"))
       verbose = true;
     else
-      return std::fprintf(stderr, "usage: conformance [--op NAME] [--list] [--verbose]\n"), 2;
+      return std::fprintf(stderr,
+                          "usage: dgpu-conformance [--backend NAME|PATH] [--contract | --op NAME] [--list] "
+                          "[--verbose]\n"),
+             2;
   }
   const bool full = setting("DGPU_CONFORMANCE_GRID", "full") != "reduced";
   Grid grid;
   for (const auto add :
        {elementwise_grid, norm_grid, matmul_grid, select_grid, rope_grid, attention_grid, moe_grid, sample_grid})
     add(grid, full);
-  Harness harness(setting("DGPU_CONFORMANCE_BACKEND", "cpu"));
+  Harness harness(backend);
+  const int broken = list || !only.empty() ? 0 : check_contract(harness.device());
+  if (!operators) return broken ? 1 : 0;
   int cases = 0, failures = 0;
   for (const auto& test : grid) {
     if (!only.empty() && test.op != only) continue;
@@ -63,5 +75,5 @@ int main(int argc, char** argv) {
     std::printf("FAILED: DGPU_CONFORMANCE_REQUIRE=native, and operators ran as the reference\n");
     return 1;
   }
-  return failures ? 1 : 0;
+  return failures || broken ? 1 : 0;
 }

@@ -56,6 +56,23 @@ class Install(unittest.TestCase):
         version = ".".join(re.search(rf"DGPU_VERSION_{p} (\d+)", text).group(1) for p in ("MAJOR", "MINOR", "PATCH"))
         self.assertEqual(version, os.environ["DGPU_VERSION"])
 
+    def test_a_copy_of_the_template_passes_the_installed_conformance_program(self):
+        conformance = self.prefix / "bin" / "dgpu-conformance"
+        if not conformance.exists():
+            self.skipTest("built without tests")
+        work = pathlib.Path(self.tmp.name) / "vendor"
+        [template] = (self.prefix / "share" / "doc").glob("*/backend-template")
+        shutil.copytree(template, work)
+        flags = run("pkg-config", "--cflags", "dgpu", env=self.env).split()
+        manifest = (work / "null.json").read_text().replace("null", "acme")
+        (work / "acme.json").write_text(manifest)
+        source = (work / "backend.c").read_text().replace('.name = "null"', '.name = "acme"')
+        (work / "backend.c").write_text(source)
+        run("cc", "-shared", "-fPIC", "-fvisibility=hidden", "-o", work / "libdgpu_backend_acme.so", work / "backend.c", *flags)
+        env = {k: v for k, v in self.env.items() if k != "LD_LIBRARY_PATH"}
+        out = run(conformance, "--backend", work / "acme.json", "--contract", env=env)
+        self.assertIn("contract copies         ok", out)
+
     def test_tools_run_from_the_installed_tree(self):
         env = {k: v for k, v in self.env.items() if k != "LD_LIBRARY_PATH"}
         self.assertIn("cpu", run(self.prefix / "bin" / "dgpu-smi", env=env))
