@@ -1,6 +1,9 @@
 #include "model/weights.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <numeric>
 
 #include "base/dtype.h"
 
@@ -67,7 +70,7 @@ int64_t read_int(const uint8_t* p, dgpuDtype_t dtype) {
   return v;
 }
 
-// Copies or converts one block, innermost dimension last.
+// Copies or converts one block whose elements lie in `src`.
 void copy_block(const graph::Block& block, const uint8_t* src, dgpuDtype_t from, uint8_t* dst, dgpuDtype_t to) {
   const size_t fs = dtype_bits(from) / 8, ts = dtype_bits(to) / 8;
   const int64_t count = graph::element_count(block.shape);
@@ -94,6 +97,68 @@ void copy_block(const graph::Block& block, const uint8_t* src, dgpuDtype_t from,
     }
   }
 }
+
+constexpr int64_t kPartBytes = 4 << 20;  // of a tensor that is read at once
+
+// Reads a block's elements in parts and copies them. Reading, not mapping: a file that becomes shorter meanwhile is an
+// error, not a fault of the process.
+class BlockReader {
+ public:
+  BlockReader(const SafetensorsFile& file, const TensorInfo& tensor, uint8_t* dst, dgpuDtype_t to)
+      : file_(file), tensor_(tensor), dst_(dst), to_(to), width_(dtype_bits(tensor.dtype) / 8) {}
+
+  Status read(const graph::Block& block) { return block.shape.empty() ? part(block, 0) : part(ordered(block), 0); }
+
+ private:
+  // Dimensions as they lie in the file, so that a part of the first one is one piece of it.
+  static graph::Block ordered(const graph::Block& block) {
+    std::vector<size_t> order(block.shape.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return std::abs(block.src_strides[a]) > std::abs(block.src_strides[b]);
+    });
+    graph::Block out = block;
+    for (size_t i = 0; i < order.size(); ++i) {
+      out.shape[i] = block.shape[order[i]];
+      out.src_strides[i] = block.src_strides[order[i]];
+      out.dst_strides[i] = block.dst_strides[order[i]];
+    }
+    return out;
+  }
+
+  // Splits the block along `dimension` until a part's stretch of the file is small enough.
+  Status part(graph::Block block, size_t dimension) {
+    if (graph::element_count(block.shape) == 0) return DGPU_STATUS_SUCCESS;
+    int64_t first = block.src_offset, last = block.src_offset;
+    for (size_t d = 0; d < block.shape.size(); ++d)
+      (block.src_strides[d] < 0 ? first : last) += (block.shape[d] - 1) * block.src_strides[d];
+    const int64_t bytes = (last - first + 1) * width_;
+    if (bytes <= kPartBytes || dimension == block.shape.size()) {
+      buffer_.resize(static_cast<size_t>(bytes));
+      DGPU_TRY(file_.read(tensor_, static_cast<uint64_t>(first * width_), buffer_.size(), buffer_.data()));
+      block.src_offset -= first;
+      copy_block(block, buffer_.data(), tensor_.dtype, dst_, to_);
+      return DGPU_STATUS_SUCCESS;
+    }
+    const int64_t stride = block.src_strides[dimension], count = block.shape[dimension];
+    const int64_t step = std::clamp<int64_t>(kPartBytes / std::max<int64_t>(1, std::abs(stride) * width_), 1, count);
+    graph::Block some = block;
+    for (int64_t i = 0; i < count; i += step) {
+      some.shape[dimension] = std::min(step, count - i);
+      some.src_offset = block.src_offset + i * stride;
+      some.dst_offset = block.dst_offset + i * block.dst_strides[dimension];
+      DGPU_TRY(part(some, dimension + 1));
+    }
+    return DGPU_STATUS_SUCCESS;
+  }
+
+  const SafetensorsFile& file_;
+  const TensorInfo& tensor_;
+  uint8_t* const dst_;
+  const dgpuDtype_t to_;
+  const int64_t width_;
+  std::vector<uint8_t> buffer_;
+};
 
 }  // namespace
 
@@ -157,9 +222,7 @@ Status assemble(const graph::Program& program, const Checkpoint& checkpoint, con
     const auto& name = program.tensors[b.tensor].name;
     const auto* t = checkpoint.find(name);
     if (!t) return fail(DGPU_STATUS_NOT_FOUND, name, "tensor '{}' is missing from the checkpoint", name);
-    const uint8_t* src = checkpoint.file(*t).map(*t);
-    if (!src) return DGPU_STATUS_IO_ERROR;
-    copy_block(b, src, t->dtype, static_cast<uint8_t*>(dst), dtype);
+    DGPU_TRY(BlockReader(checkpoint.file(*t), *t, static_cast<uint8_t*>(dst), dtype).read(b));
   }
   return DGPU_STATUS_SUCCESS;
 }

@@ -24,7 +24,7 @@ struct Run {
 std::vector<Run> weight_runs(const graph::Program& program, const Checkpoint& checkpoint, const graph::Weight& weight,
                              dgpuDtype_t dtype);
 
-// Assembles the whole weight in host memory, in `dtype` (f64 is accepted, too). Reads through the file mapping.
+// Assembles the whole weight in host memory, in `dtype` (f64 is accepted, too). Reads the file in parts of a few MiB.
 Status assemble(const graph::Program& program, const Checkpoint& checkpoint, const graph::Weight& weight,
                 dgpuDtype_t dtype, void* dst);
 
