@@ -52,12 +52,19 @@ typedef struct dgpuLoadOptions {
   size_t struct_size;
   dgpuDtype_t dtype;             /* compute type of activations: F32, BF16 or F16; 0: F32. Values that the template
                                     keeps in f32 stay f32 */
-  uint32_t flags;                /* must be 0 */
+  uint32_t flags;                /* DGPU_LOAD_* */
   dgpuProgressCallback progress; /* may be null */
   void *user;
   uint64_t max_host_bytes;       /* cap on host memory used for staging; 0: 256 MiB. Mapped file pages do not count */
 } dgpuLoadOptions;
 #define DGPU_LOAD_OPTIONS_INIT {sizeof(dgpuLoadOptions), 0, 0, 0, 0, 0}
+enum {
+  /* Where the device computes on host memory (cpu), tensors that need no conversion are used in the mapped file instead
+   * of being copied: loading fills no memory, processes share the pages, and device memory is not charged. The caller
+   * promises that the files stay as they are while the model lives: a file that is overwritten changes the weights, and
+   * one that is cut ends the process (SIGBUS). Without the flag a loaded model needs its files no more. */
+  DGPU_LOAD_MAPPED = 1
+};
 
 /* Checks all tensors against the template, then brings the weights to the device. Blocks. Once per model
  * (INVALID_STATE). Fails as a whole: OUT_OF_MEMORY says how much is missing and nothing stays allocated. */

@@ -46,8 +46,10 @@ dgpuStatus_t dgpuModelLoad(dgpuModel_t model, dgpuContext_t context, dgpuDevice_
     DGPU_PIN(backend::Device, d, device);
     uint32_t index = 0;
     DGPU_TRY(c->device_index(*d, index));
-    if (o.flags) return fail(DGPU_STATUS_INVALID_ARGUMENT, "flags", "flags must be 0");
+    if (o.flags & ~static_cast<uint32_t>(DGPU_LOAD_MAPPED))
+      return fail(DGPU_STATUS_INVALID_ARGUMENT, "flags", "flags is {:#x}; only DGPU_LOAD_MAPPED is known", o.flags);
     dgpu::model::PlacementOptions p;
+    p.mapped = (o.flags & DGPU_LOAD_MAPPED) != 0;
     DGPU_TRY(compute_type(o.dtype, p.compute));
     if (o.max_host_bytes) p.max_host_bytes = o.max_host_bytes;
     if (o.progress)

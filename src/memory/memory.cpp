@@ -74,7 +74,11 @@ Status retire_address(Context& context, dgpuAddr_t address, Location& out) {
               address - inside.base, inside.base);
 }
 
-Pool& pool_of(Context& context, const Location& location) { return of(context).pool(location.segment->device); }
+void give_back(Context& context, const Location& location, std::vector<Context::Point> points) {
+  if (location.segment->imported)
+    return of(context).imports().free(static_cast<Import*>(location.allocation), std::move(points));
+  of(context).pool(location.segment->device).free_after(static_cast<Block*>(location.allocation), std::move(points));
+}
 
 }  // namespace
 
@@ -84,11 +88,13 @@ Memory::Memory(Context& context) {
     devices_.push_back(std::make_unique<Pool>(context, addresses, std::make_unique<DeviceSource>(context, i)));
   }
   host_ = std::make_unique<Pool>(context, addresses, std::make_unique<HostSource>(context));
+  imports_ = std::make_unique<Imports>(context, addresses);
 }
 
 void Memory::stream_gone() noexcept {
   for (const auto& pool : devices_) pool->settle();
   host_->settle();
+  imports_->settle();
 }
 
 Status attach(Context& context) {
@@ -116,7 +122,7 @@ Status free(Context& context, dgpuAddr_t address) {
   Location location;
   DGPU_TRY(retire_address(context, address, location));
   // After the address was retired: a submit that still found it alive is among the points.
-  pool_of(context, location).free_after(static_cast<Block*>(location.allocation), context.pending());
+  give_back(context, location, context.pending());
   return DGPU_STATUS_SUCCESS;
 }
 
@@ -141,9 +147,26 @@ Status free_async(Stream& stream, dgpuAddr_t address) {
   Context& context = *stream.context();
   Location location;
   DGPU_TRY(retire_address(context, address, location));
-  pool_of(context, location)
-      .free_on_stream(static_cast<Block*>(location.allocation), stream.timeline(), stream.submitted_locked());
+  const uint64_t value = stream.submitted_locked();
+  if (location.segment->imported) {
+    give_back(context, location, {{Ref<Timeline>::retain(stream.timeline()), value}});
+  } else {
+    of(context)
+        .pool(location.segment->device)
+        .free_on_stream(static_cast<Block*>(location.allocation), stream.timeline(), value);
+  }
   return DGPU_STATUS_SUCCESS;
+}
+
+Status import_host(Context& context, void* pointer, uint64_t size, std::shared_ptr<const void> owner, dgpuAddr_t& out) {
+  return of(context).imports().import(pointer, size, std::move(owner), out);
+}
+
+bool reachable(Context& context, dgpuAddr_t address, uint32_t device) {
+  Location location;
+  if (!context.runtime().addresses().find(&context, address, 0, location)) return false;
+  const Segment& segment = *location.segment;
+  return segment.device == device || (segment.device == Segment::kHost && segment.registered[device].memory);
 }
 
 Status info(Context& context, dgpuAddr_t address, dgpuMemInfo& out) {

@@ -2,6 +2,7 @@
 // call.
 #pragma once
 #include <cstdint>
+#include <memory>
 
 #include "dgpu/memory.h"
 #include "runtime/address_table.h"
@@ -22,6 +23,12 @@ Status allocate_host(Context& context, uint64_t size, dgpuAddr_t& out, void** po
 Status free(Context& context, dgpuAddr_t address);
 Status allocate_async(Stream& stream, uint64_t size, dgpuAddr_t& out);
 Status free_async(Stream& stream, dgpuAddr_t address);
+
+// Memory of somebody else on the host as an address of the context; `free` takes it back, and `owner` is let go when
+// everything submitted before has retired. Not counted in statistics.
+Status import_host(Context& context, void* pointer, uint64_t size, std::shared_ptr<const void> owner, dgpuAddr_t& out);
+// Whether operators on that device can use the address as it is.
+bool reachable(Context& context, dgpuAddr_t address, uint32_t device);
 
 Status info(Context& context, dgpuAddr_t address, dgpuMemInfo& out);
 // Segment::kHost for pinned host memory.

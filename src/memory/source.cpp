@@ -3,6 +3,7 @@
 #include "backend/registry.h"
 #include "memory/context_memory.h"
 #include "memory/host_allocator.h"
+#include "memory/import.h"
 #include "runtime/runtime.h"
 
 namespace dgpu::memory {
@@ -67,25 +68,12 @@ Status HostSource::allocate(uint64_t size, Segment& out) {
   out.native = reinterpret_cast<uintptr_t>(pages);
   out.host = static_cast<std::byte*>(pages);
   out.size = size;
-  out.registered.assign(context_.device_count(), {});
-  for (uint32_t i = 0; i < context_.device_count(); ++i) {
-    backend::Device& device = context_.device(i);
-    if (!device.memory().register_host || device.lost()) continue;
-    dgpuBackendAllocation& here = out.registered[i];
-    here.struct_size = sizeof(here);
-    if (device.memory().register_host(device.opened(), pages, size, &here) < 0) here = {};  // copies still work
-  }
+  register_host(context_, out);
   return DGPU_STATUS_SUCCESS;
 }
 
 void HostSource::release(Segment& segment) noexcept {
-  for (uint32_t i = 0; i < segment.registered.size(); ++i) {
-    backend::Device& device = context_.device(i);
-    if (segment.registered[i].memory && device.memory().unregister_host) {
-      device.memory().unregister_host(device.opened(), segment.registered[i].memory);
-    }
-  }
-  segment.registered.clear();
+  unregister_host(context_, segment);
   host_release(segment.host);
   segment.host = nullptr;
 }

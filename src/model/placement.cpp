@@ -4,6 +4,7 @@
 #include <atomic>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "base/dtype.h"
 #include "base/thread.h"
@@ -18,7 +19,7 @@ constexpr uint64_t kPiece = 8u << 20;  // bytes per read
 
 uint64_t align(uint64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
 
-// One read of at most kPiece bytes, or one weight that needs element-wise assembly.
+// One read of at most kPiece bytes, the same of a mapping, or one weight that needs element-wise assembly.
 struct Piece {
   graph::Id weight;
   const TensorInfo* tensor = nullptr;  // null: assemble
@@ -32,7 +33,7 @@ class Loader {
 
   Status load() {
     list_pieces();
-    host_ = static_cast<uint8_t*>(host_pointer(out_.context(), out_.address(0)));
+    host_ = static_cast<uint8_t*>(host_pointer(out_.context(), out_.block()));
     if (!host_) return load_staged();
     const unsigned readers = std::max(1u, std::min(4u, std::thread::hardware_concurrency()));
     std::vector<std::thread> threads;
@@ -62,16 +63,20 @@ class Loader {
       const size_t i = next_.fetch_add(1);
       if (i >= pieces_.size() || failed_.load()) return;
       const auto& p = pieces_[i];
-      uint8_t* dst = host_ + (out_.address(p.weight) - out_.address(0)) + p.dst;
-      const Status s = p.tensor
-                           ? checkpoint_.file(*p.tensor).read(*p.tensor, p.src, p.bytes, dst)
-                           : assemble(program_, checkpoint_, program_.weights[p.weight], out_.dtype(p.weight), dst);
+      const Status s = read_piece(p);
       if (s < 0) return note_failure(s);
       const uint64_t done = done_.fetch_add(p.bytes) + p.bytes;
       if (report && options_.progress && !options_.progress(done, total_, program_.weights[p.weight].name.c_str()))
         return note_failure(
             fail(DGPU_STATUS_CANCELLED, "progress", "loading was cancelled after {} of {} bytes", done, total_));
     }
+  }
+
+  Status read_piece(const Piece& p) {
+    if (out_.mapped(p.weight)) return checkpoint_.file(*p.tensor).populate(*p.tensor, p.src, p.bytes);
+    uint8_t* dst = host_ + (out_.address(p.weight) - out_.block()) + p.dst;
+    if (p.tensor) return checkpoint_.file(*p.tensor).read(*p.tensor, p.src, p.bytes, dst);
+    return assemble(program_, checkpoint_, program_.weights[p.weight], out_.dtype(p.weight), dst);
   }
 
   void note_failure(Status s) {
@@ -137,21 +142,53 @@ class Loader {
 
 Placement::~Placement() {
   if (block_) device_free(*context_, block_);
+  for (const auto file : files_)
+    if (file) device_free(*context_, file);
+}
+
+// Whole tensors whose elements lie as the device wants them; the others keep the address 0. A file that cannot be
+// mapped or that the device cannot reach is read instead.
+void Placement::place_in_files(const graph::Program& program, const Checkpoint& checkpoint) {
+  files_.assign(checkpoint.files().size(), 0);
+  std::vector<bool> tried(files_.size(), false);
+  for (graph::Id w = 0; w < program.weights.size(); ++w) {
+    const auto runs = weight_runs(program, checkpoint, program.weights[w], dtypes_[w]);
+    if (runs.size() != 1 || runs[0].bytes == 0) continue;
+    const TensorInfo& tensor = *runs[0].tensor;
+    const uint64_t at = tensor.offset + runs[0].src, width = dtype_bits(dtypes_[w]) / 8;
+    if (at % width != 0) continue;
+    dgpuAddr_t& file = files_[tensor.file];
+    if (!tried[tensor.file]) {
+      tried[tensor.file] = true;
+      const auto& from = checkpoint.files()[tensor.file];
+      uint8_t* base = from->map();
+      if (!base || memory::import_host(*context_, base, from->size(), from, file) < 0) continue;
+      if (!memory::reachable(*context_, file, device_)) device_free(*context_, std::exchange(file, 0));
+    }
+    if (file) addresses_[w] = file + at;
+  }
 }
 
 Status Placement::create(const graph::Program& program, const Checkpoint& checkpoint, Ref<Context> context,
                          uint32_t device, const PlacementOptions& options, std::shared_ptr<Placement>& out) {
   DGPU_TRY(check_tensors(program, checkpoint));
   std::shared_ptr<Placement> p(new Placement(std::move(context), device, options.compute));
-  for (const auto& w : program.weights) {
-    const auto dtype = weight_dtype(program, checkpoint, w);
-    p->dtypes_.push_back(dtype);
-    p->offsets_.push_back(p->bytes_);
-    p->bytes_ += align(static_cast<uint64_t>(graph::element_count(w.shape)) * dtype_bits(dtype) / 8);
+  for (const auto& w : program.weights) p->dtypes_.push_back(weight_dtype(program, checkpoint, w));
+  p->addresses_.assign(program.weights.size(), 0);
+  // Only where device memory is the host's own: elsewhere every use would go over a bus.
+  if (options.mapped && p->context().device(device).info().host_accessible) p->place_in_files(program, checkpoint);
+  std::vector<uint64_t> offsets;
+  for (graph::Id w = 0; w < program.weights.size(); ++w) {
+    offsets.push_back(p->bytes_);
+    const auto bytes =
+        static_cast<uint64_t>(graph::element_count(program.weights[w].shape)) * dtype_bits(p->dtypes_[w]) / 8;
+    if (!p->addresses_[w]) p->bytes_ += align(bytes);
   }
   if (p->bytes_ == 0) p->bytes_ = kAlign;
   DGPU_TRY(device_alloc(p->context(), device, p->bytes_,
                         fmt::format("the weights ({} tensors)", program.weights.size()), p->block_));
+  for (graph::Id w = 0; w < program.weights.size(); ++w)
+    if (!p->addresses_[w]) p->addresses_[w] = p->block_ + offsets[w];
   if (!program.weights.empty()) DGPU_TRY(Loader(program, checkpoint, *p, options).load());
   out = std::move(p);
   return DGPU_STATUS_SUCCESS;

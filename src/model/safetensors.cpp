@@ -196,16 +196,29 @@ SafetensorsFile::~SafetensorsFile() {
   if (mapping_ && mapping_->base) munmap(mapping_->base, size());
 }
 
-const uint8_t* SafetensorsFile::map(const TensorInfo& tensor) {
+uint8_t* SafetensorsFile::map() {
   std::call_once(mapping_->once, [&] {
-    void* p = mmap(nullptr, size(), PROT_READ, MAP_SHARED, file_.fd(), 0);
+    void* p = mmap(nullptr, size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file_.fd(), 0);
     if (p != MAP_FAILED) mapping_->base = p;
   });
-  if (!mapping_->base) {
-    fail(DGPU_STATUS_IO_ERROR, path_, "{}: cannot map it into memory", path_);
-    return nullptr;
-  }
-  return static_cast<const uint8_t*>(mapping_->base) + tensor.offset;
+  if (!mapping_->base) fail(DGPU_STATUS_IO_ERROR, path_, "{}: cannot map it into memory", path_);
+  return static_cast<uint8_t*>(mapping_->base);
+}
+
+Status SafetensorsFile::populate(const TensorInfo& tensor, uint64_t begin, uint64_t bytes) {
+  uint8_t* base = map();
+  if (!base) return DGPU_STATUS_IO_ERROR;
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const uint64_t first = (tensor.offset + begin) / page * page;
+#if defined(MADV_POPULATE_READ)
+  if (madvise(base + first, tensor.offset + begin + bytes - first, MADV_POPULATE_READ) == 0 || errno == EINVAL)
+    return DGPU_STATUS_SUCCESS;  // a system older than Linux 5.14 brings pages when they are touched
+  const int error = errno;
+  return fail(DGPU_STATUS_IO_ERROR, path_, "{}: cannot read it through its mapping ({}); did it become shorter?", path_,
+              strerror(error));
+#else
+  return DGPU_STATUS_SUCCESS;
+#endif
 }
 
 Status SafetensorsFile::read(const TensorInfo& tensor, uint64_t begin, uint64_t bytes, void* dst) const {

@@ -36,8 +36,12 @@ class SafetensorsFile {
   const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   uint64_t size() const { return file_.size(); }
-  // Bytes of a tensor in the mapping of the file; lives as long as the file object. Null with an error on I/O failure.
-  const uint8_t* map(const TensorInfo& tensor);
+  // The whole file as memory that may be written: what is written stays in this process. Lives as long as the file
+  // object. Touching it after the file was cut ends the process (SIGBUS): only for those who were told that it will not
+  // be. Null with an error if it cannot be mapped.
+  uint8_t* map();
+  // Brings part of a tensor's mapping into memory, so that errors of the disk show here. Blocks.
+  Status populate(const TensorInfo& tensor, uint64_t begin, uint64_t bytes);
   // Reads part of a tensor without mapping it. Blocks.
   Status read(const TensorInfo& tensor, uint64_t begin, uint64_t bytes, void* dst) const;
 

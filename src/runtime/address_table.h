@@ -28,6 +28,7 @@ struct Segment {
   uint64_t native = 0;
   std::byte* host = nullptr;  // null where the host may not touch it
   uint64_t size = 0;
+  bool imported = false;  // host memory that no pool owns
   std::vector<dgpuBackendAllocation>
       registered;  // host memory: per device of the context; memory null if not reachable
 };

@@ -56,7 +56,7 @@ TEST_F(Safetensors, WriteThenReadGivesTheSameBytes) {
   ASSERT_NE(c.find("a"), nullptr);
   EXPECT_EQ(c.find("a")->shape, (std::vector<int64_t>{2, 3}));
   EXPECT_EQ(c.find("empty")->bytes, 0u);
-  EXPECT_EQ(std::memcmp(c.file(*c.find("a")).map(*c.find("a")), a.data(), 24), 0);
+  EXPECT_EQ(std::memcmp(c.file(*c.find("a")).map() + c.find("a")->offset, a.data(), 24), 0);
   float part[2];
   EXPECT_EQ(c.file(*c.find("a")).read(*c.find("a"), 8, 8, part), 0);
   EXPECT_EQ(part[0], 3);

@@ -55,10 +55,12 @@ double probe_bf16_dot_flops(int threads) {
 }
 
 double probe_read_bytes(int threads) {
-  constexpr size_t kBytes = size_t{256} << 20;
-  void* map = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  // In huge pages, as device memory is.
+  constexpr size_t kBytes = size_t{256} << 20, kHuge = size_t{2} << 20;
+  void* map = mmap(nullptr, kBytes + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (map == MAP_FAILED) return 0;
-  float* data = static_cast<float*>(map);
+  auto* const data = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(map) + kHuge - 1) / kHuge * kHuge);
+  madvise(data, kBytes, MADV_HUGEPAGE);
   for (size_t i = 0; i < kBytes / sizeof(float); i += 1024) data[i] = 1.0f;
   // Chunks of 1 MiB from a common counter, as a work queue would hand them out.
   constexpr int64_t kChunk = (1 << 20) / static_cast<int64_t>(sizeof(float));
@@ -77,7 +79,7 @@ double probe_read_bytes(int threads) {
                       return bytes;
                     }));
   }
-  munmap(map, kBytes);
+  munmap(map, kBytes + kHuge);
   return best;
 }
 
