@@ -217,7 +217,7 @@ int main(int argc, char** argv) {
   const Machine machine{probe_f32_flops(kThreads), probe_bf16_dot_flops(kThreads), probe_read_bytes(kThreads)};
   std::printf("%d threads: f32 FMA peak %.0f GF, bf16 dot peak %.0f GF, read %.1f GB/s; ratios: oneDNN time / ours\n",
               kThreads, machine.f32_flops / 1e9, machine.bf16_flops / 1e9, machine.read_bytes / 1e9);
-  Runner runner(kThreads);
+  Runner runner(kThreads, true);
   OneDnn peer;
   const Shape shapes[] = {{1024, 1024, 1024}, {512, 4096, 1024}, {512, 1024, 4096}, {16, 4096, 4096}, {1, 4096, 4096}};
   for (Type type : {Type::f32, Type::bf16}) {

@@ -1,5 +1,7 @@
 // Runs the chunks of a matrix product on a few threads, in any order, for tests and benchmarks.
 #pragma once
+#include <pthread.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <memory>
@@ -13,8 +15,16 @@ namespace dgpu::cpu::gemm {
 // Threads that spin for a moment between products, then sleep: a stand-in for the executor.
 class Runner {
  public:
-  explicit Runner(int threads) {
+  explicit Runner(int threads, bool pin = false) {
     for (int t = 1; t < threads; ++t) pool_.emplace_back([this] { serve(); });
+    if (!pin) return;
+    for (int t = 0; t < threads; ++t) {
+      cpu_set_t set;
+      CPU_ZERO(&set);
+      CPU_SET(t, &set);
+      pthread_setaffinity_np(t == 0 ? pthread_self() : pool_[static_cast<size_t>(t) - 1].native_handle(), sizeof(set),
+                             &set);
+    }
   }
   ~Runner() {
     stop_ = true;

@@ -113,6 +113,19 @@ HWY_INLINE void store(F16, V v, uint16_t* p) {
 #endif
 }
 
+// Two vectors.
+template <class Tag>
+HWY_INLINE void store2(Tag tag, V a, V b, typename Tag::T* p) {
+  store(tag, a, p);
+  store(tag, b, p + kLanes);
+}
+#if HWY_TARGET != HWY_SCALAR
+HWY_INLINE void store2(BF16, V a, V b, uint16_t* p) {  // their upper halves at once
+  const hn::Repartition<uint16_t, D> d16;
+  hn::StoreU(hn::ConcatOdd(d16, hn::BitCast(d16, bf16_upper(b)), hn::BitCast(d16, bf16_upper(a))), d16, p);
+}
+#endif
+
 // To the type's precision and back.
 HWY_INLINE V rounded(F32, V v) { return v; }
 HWY_INLINE V rounded(BF16, V v) { return hn::BitCast(D(), hn::And(bf16_upper(v), hn::Set(DU(), 0xffff0000u))); }
@@ -139,14 +152,98 @@ HWY_INLINE void store_part(Tag tag, V v, typename Tag::T* p, int64_t n) {
   std::memcpy(p, lanes, static_cast<size_t>(n) * sizeof(lanes[0]));
 }
 
+// One element, by way of a vector so that every path rounds alike.
+template <class Tag>
+HWY_INLINE float load_one(Tag tag, const typename Tag::T* p) {
+  return hn::GetLane(load_part(tag, p, 1));
+}
+HWY_INLINE float load_one(F32, const float* p) { return *p; }
+
+// Sums over the lanes of four vectors.
+HWY_INLINE void store_sums4(V a, V b, V c, V e, float* out) {
+#if HWY_TARGET == HWY_SCALAR
+  out[0] = hn::GetLane(a);
+  out[1] = hn::GetLane(b);
+  out[2] = hn::GetLane(c);
+  out[3] = hn::GetLane(e);
+#else
+  const D d;
+  const hn::RepartitionToWide<DU> dw;
+  const V ab = hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
+  const V ce = hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e));
+  const V lower = hn::BitCast(d, hn::InterleaveLower(dw, hn::BitCast(dw, ab), hn::BitCast(dw, ce)));
+  const V upper = hn::BitCast(d, hn::InterleaveUpper(dw, hn::BitCast(dw, ab), hn::BitCast(dw, ce)));
+  const V sum = hn::Add(lower, upper);
+#if HWY_MAX_BYTES == 64
+  const hn::Half<D> dh;
+  const hn::Half<decltype(dh)> dq;
+  const auto half = hn::Add(hn::LowerHalf(dh, sum), hn::UpperHalf(dh, sum));
+  hn::StoreU(hn::Add(hn::LowerHalf(dq, half), hn::UpperHalf(dq, half)), dq, out);
+#elif HWY_MAX_BYTES == 32
+  const hn::Half<D> dh;
+  hn::StoreU(hn::Add(hn::LowerHalf(dh, sum), hn::UpperHalf(dh, sum)), dh, out);
+#else
+  hn::StoreU(sum, d, out);
+#endif
+#endif
+}
+
+// Arrays to f32 and back.
+template <class Tag>
+void widen(const void* src, int64_t n, float* dst) {
+  const auto* p = static_cast<const typename Tag::T*>(src);
+  const Tag tag;
+  int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) store2(F32(), load(tag, p + i), load(tag, p + i + kLanes), dst + i);
+  for (; i + kLanes <= n; i += kLanes) store(F32(), load(tag, p + i), dst + i);
+  if (i < n) store_part(F32(), load_part(tag, p + i, n - i), dst + i, n - i);
+}
+template <class Tag>
+void narrow(const float* src, int64_t n, void* dst) {
+  auto* p = static_cast<typename Tag::T*>(dst);
+  const Tag tag;
+  int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) store2(tag, load(F32(), src + i), load(F32(), src + i + kLanes), p + i);
+  for (; i + kLanes <= n; i += kLanes) store(tag, load(F32(), src + i), p + i);
+  if (i < n) store_part(tag, load_part(F32(), src + i, n - i), p + i, n - i);
+}
+
 // ---- Elementary functions ---------------------------------------------------------------------------------------
 
-// exp within 2 ulp, right at both ends (subnormals, 0, inf, NaN). Cody and Waite reduction by ln 2 in two parts, the
-// Cephes expf polynomial, and the power of two in two factors.
-HWY_INLINE V exp(V x) {
+// x within the limit; NaN stays NaN: x86 returns the second argument where one is NaN.
+HWY_INLINE V at_most(V x, float limit) {
+#if HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+  return hn::Min(set(limit), x);
+#else
+  return hn::IfThenElse(hn::Gt(x, set(limit)), set(limit), x);
+#endif
+}
+HWY_INLINE V at_least(V x, float limit) {
+#if HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+  return hn::Max(set(limit), x);
+#else
+  return hn::IfThenElse(hn::Lt(x, set(limit)), set(limit), x);
+#endif
+}
+
+// p 2^n for p in [0.5, 2] and integers n in [-150, 128]; right where that is subnormal.
+HWY_INLINE V scaled_by_power(V p, V n) {
+#if HWY_TARGET == HWY_AVX3
+  return V{_mm512_scalef_ps(p.raw, n.raw)};
+#else
   const DI di;
-  const V top = set(89.0f), bottom = set(-104.0f);
-  const V y = hn::IfThenElse(hn::Gt(x, top), top, hn::IfThenElse(hn::Lt(x, bottom), bottom, x));
+  const VI e = hn::ConvertTo(di, n);
+  const VI half = hn::ShiftRight<1>(e);
+  const VI bias = hn::Set(di, 127);
+  p = hn::Mul(p, hn::BitCast(D(), hn::ShiftLeft<23>(hn::Add(half, bias))));
+  return hn::Mul(p, hn::BitCast(D(), hn::ShiftLeft<23>(hn::Add(hn::Sub(e, half), bias))));
+#endif
+}
+
+// exp within 2 ulp, right at both ends (subnormals, 0, inf, NaN). Cody and Waite reduction by ln 2 in two parts, the
+// Cephes expf polynomial.
+HWY_INLINE V exp(V x) {
+  const V y = at_least(at_most(x, 89.0f), -104.0f);
   const V n = hn::Round(hn::Mul(y, set(1.44269504f)));
   V r = hn::NegMulAdd(n, set(0.693359375f), y);
   r = hn::NegMulAdd(n, set(-2.12194440e-4f), r);
@@ -157,11 +254,7 @@ HWY_INLINE V exp(V x) {
   p = hn::MulAdd(p, r, set(1.6666665459e-1f));
   p = hn::MulAdd(p, r, set(5.0000001201e-1f));
   p = hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), set(1.0f));
-  const VI e = hn::ConvertTo(di, n);
-  const VI half = hn::ShiftRight<1>(e);
-  const VI bias = hn::Set(di, 127);
-  p = hn::Mul(p, hn::BitCast(D(), hn::ShiftLeft<23>(hn::Add(half, bias))));
-  return hn::Mul(p, hn::BitCast(D(), hn::ShiftLeft<23>(hn::Add(hn::Sub(e, half), bias))));
+  return scaled_by_power(p, n);
 }
 
 HWY_INLINE V log(V x) {
@@ -201,12 +294,12 @@ HWY_INLINE V tanh(V x) {
   return hn::IfThenElse(hn::Lt(a, set(0.625f)), small, large);
 }
 
-// 0.5 x (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3).
+// 0.5 x (1 + tanh(u)) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3). The quotient is below the smallest
+// normal where exp overflows, before x = -11.
 HWY_INLINE V gelu_tanh(V x) {
-  const float inf = std::numeric_limits<float>::infinity();
-  const V x2 = hn::Mul(x, x);
-  const V u2 = hn::Mul(x, hn::MulAdd(x2, set(0.0713548162726f), set(1.59576912161f)));
-  return hn::IfThenElse(hn::Eq(x, set(-inf)), set(-0.0f), hn::Mul(x, sigmoid(u2)));
+  const V y = at_least(x, -20.0f);
+  const V minus_2u = hn::Mul(y, hn::MulAdd(hn::Mul(y, y), set(-0.0713548162726f), set(-1.59576912161f)));
+  return hn::Div(y, hn::Add(set(1.0f), exp(minus_2u)));
 }
 
 // x Phi(x) through erfc(z) = exp(-z^2) t P(t), z = |x|/sqrt(2), t = 1/(1 + 0.4 z): P interpolates at Chebyshev nodes

@@ -37,12 +37,12 @@ Kernels make(gemm::Isa isa) {
   t.merge_wide = merge_wide;
   t.transpose_out = transpose_out;
   const auto rows = std::make_index_sequence<kNarrowRows>();
-  fill_narrow<conv::F32>(&t, gemm::Type::f32, rows);
-  fill_narrow<conv::BF16>(&t, gemm::Type::bf16, rows);
-  fill_narrow<conv::F16>(&t, gemm::Type::f16, rows);
-  t.paired_order[static_cast<int>(gemm::Type::f32)] = paired_order<conv::F32>;
-  t.paired_order[static_cast<int>(gemm::Type::bf16)] = paired_order<conv::BF16>;
-  t.paired_order[static_cast<int>(gemm::Type::f16)] = paired_order<conv::F16>;
+  fill_narrow<F32>(&t, gemm::Type::f32, rows);
+  fill_narrow<BF16>(&t, gemm::Type::bf16, rows);
+  fill_narrow<F16>(&t, gemm::Type::f16, rows);
+  t.paired_order[static_cast<int>(gemm::Type::f32)] = paired_order<F32>;
+  t.paired_order[static_cast<int>(gemm::Type::bf16)] = paired_order<BF16>;
+  t.paired_order[static_cast<int>(gemm::Type::f16)] = paired_order<F16>;
   t.softmax_narrow = softmax_narrow;
   t.merge_row = merge_row;
   t.finish = finish;

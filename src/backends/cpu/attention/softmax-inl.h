@@ -10,18 +10,12 @@
 #include <limits>
 
 #include "backends/cpu/attention/kernels.h"
-#include "backends/cpu/gemm/convert-inl.h"
-#include "hwy/highway.h"
+#include "backends/cpu/vec-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace dgpu::cpu::attention::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-namespace conv = gemm::HWY_NAMESPACE;
-using conv::D;
-using conv::kLanes;
-using conv::V;
-using DI = hn::RebindToSigned<D>;
-using VI = hn::Vec<DI>;
+using namespace vec::HWY_NAMESPACE;
 constexpr int kColumns = 2 * kLanes;
 constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 

@@ -58,56 +58,20 @@ inline void transpose_out(const float* o, int64_t n, int64_t count, const float*
   }
 }
 
-template <class Tag>
-HWY_INLINE V load_some(Tag tag, const typename Tag::T* p, int64_t n) {
-  typename Tag::T lanes[kLanes] = {};
-  std::memcpy(lanes, p, static_cast<size_t>(n) * sizeof(lanes[0]));
-  return conv::load(tag, lanes);
-}
-
-// Sums over the lanes of four vectors, as one block of four floats.
-HWY_INLINE void store_sums4(V a, V b, V c, V e, float* out) {
-#if HWY_TARGET == HWY_SCALAR
-  out[0] = hn::GetLane(a);
-  out[1] = hn::GetLane(b);
-  out[2] = hn::GetLane(c);
-  out[3] = hn::GetLane(e);
-#else
-  const D d;
-  const hn::RepartitionToWide<hn::RebindToUnsigned<D> > dw;
-  const V ab = hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
-  const V ce = hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e));
-  const V lower = hn::BitCast(d, hn::InterleaveLower(dw, hn::BitCast(dw, ab), hn::BitCast(dw, ce)));
-  const V upper = hn::BitCast(d, hn::InterleaveUpper(dw, hn::BitCast(dw, ab), hn::BitCast(dw, ce)));
-  const V sum = hn::Add(lower, upper);
-#if HWY_MAX_BYTES == 64
-  const hn::Half<D> dh;
-  const hn::Half<decltype(dh)> dq;
-  const auto half = hn::Add(hn::LowerHalf(dh, sum), hn::UpperHalf(dh, sum));
-  hn::StoreU(hn::Add(hn::LowerHalf(dq, half), hn::UpperHalf(dq, half)), dq, out);
-#elif HWY_MAX_BYTES == 32
-  const hn::Half<D> dh;
-  hn::StoreU(hn::Add(hn::LowerHalf(dh, sum), hn::UpperHalf(dh, sum)), dh, out);
-#else
-  hn::StoreU(sum, d, out);
-#endif
-#endif
-}
-
 // Elements that are read as whole vectors. bf16 comes in pairs of vectors: the even elements of 2 kLanes, then the odd
 // ones, which takes one load and no shuffle; the other operand lies in that order (paired_order).
 template <class Tag>
-constexpr int kStep = std::is_same_v<Tag, conv::BF16> ? 2 : 1;  // vectors
+constexpr int kStep = std::is_same_v<Tag, BF16> ? 2 : 1;  // vectors
 
 template <class Tag>
 HWY_INLINE void load_step(Tag tag, const typename Tag::T* p, V* x) {
   if constexpr (kStep<Tag> == 2) {
-    const conv::DU du;
+    const DU du;
     const auto u = hn::LoadU(du, reinterpret_cast<const uint32_t*>(p));
     x[0] = hn::BitCast(D(), hn::ShiftLeft<16>(u));
     x[1] = hn::BitCast(D(), hn::And(u, hn::Set(du, 0xffff0000u)));
   } else {
-    x[0] = conv::load(tag, p);
+    x[0] = load(tag, p);
   }
 }
 
@@ -165,7 +129,7 @@ void scores_narrow(const float* q, int64_t ldq, const void* const* kv, int64_t c
     for (int64_t p = whole; p < n; p += kLanes) {
 #pragma GCC unroll 4
       for (int j = 0; j < C; ++j) {
-        const V x = load_some(Tag(), k[j] + p, n - p < kLanes ? n - p : kLanes);
+        const V x = load_part(Tag(), k[j] + p, n - p < kLanes ? n - p : kLanes);
 #pragma GCC unroll 4
         for (int i = 0; i < R; ++i) sum[i][j] = hn::MulAdd(x, hn::LoadU(d, q + i * ldq + p), sum[i][j]);
       }
@@ -226,7 +190,7 @@ void values_narrow(const float* p, int64_t ldp, const void* const* v, int64_t co
       V sum = hn::Mul(hn::Set(d, alpha[i]), hn::LoadU(d, lanes));
       for (int64_t j = 0; j < count; ++j) {
         const auto* row = static_cast<const typename Tag::T*>(v[j]) + at;
-        sum = hn::MulAdd(hn::Set(d, p[i * ldp + j]), load_some(Tag(), row, n), sum);
+        sum = hn::MulAdd(hn::Set(d, p[i * ldp + j]), load_part(Tag(), row, n), sum);
       }
       hn::StoreU(sum, d, lanes);
       std::memcpy(o + i * ldo + at, lanes, bytes);

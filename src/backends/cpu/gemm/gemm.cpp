@@ -8,7 +8,13 @@
 namespace dgpu::cpu::gemm {
 namespace {
 
-constexpr int64_t kTallRows = 512;     // of a chunk: each chunk packs its columns of B for itself
+// Of a chunk, which packs its columns of B for itself: 1 to 2 % of its time at this height. Packing them once for all,
+// in a phase of its own, was no faster at any size: what it writes is read back from the third-level cache.
+constexpr int64_t kTallRows = 512;
+constexpr int64_t kEnoughChunks = 16;  // for a few threads: fewer are cut down to kSmallProducts
+constexpr int64_t kFewColumns = 64;    // of a chunk: a panel of A comes from the third-level cache for them
+constexpr int64_t kOwnColumns = 256;   // of a chunk at most: half of a 1 MiB L2 per k block
+constexpr int64_t kSmallProducts = 4'000'000;
 constexpr int64_t kStreamSums = 8192;  // floats of a stream chunk's sums: they stay in the first-level cache
 constexpr int64_t kStreamChunks = 16;
 constexpr int64_t kSplitK = 256;                 // fewest k of a split
@@ -53,26 +59,30 @@ Path choose_path(const Problem& p, const Options& o) {
   return Path::packed;
 }
 
+// Even pieces of at most `most`.
+int64_t even(int64_t count, int64_t most) { return ceil_div(count, ceil_div(count, std::max<int64_t>(1, most))); }
+
 void block_packed(Plan* x) {
   const Problem& p = x->problem;
   const Kernels& t = *x->kernels;
   x->k_block = packed_k_block(x->unit, p.k);
   x->k_blocks = std::max<int64_t>(1, ceil_div(p.k, x->k_block));
-  x->panel_rows = ceil_div(p.m, ceil_div(p.m, t.rows));
+  x->panel_rows = even(p.m, t.rows);
   x->panels = ceil_div(p.m, x->panel_rows);
-  // Tall chunks amortise the packing of B, which every chunk does for itself.
-  const int64_t tall = std::min<int64_t>(x->panels, std::max<int64_t>(1, kTallRows / x->panel_rows));
-  const int64_t even = ceil_div(x->panels, ceil_div(x->panels, tall));
-  x->rows_per_chunk = even * x->panel_rows;
-  const int64_t wanted = kChunkProducts / (x->rows_per_chunk * std::max<int64_t>(1, units_of(x->unit, p.k)));
-  const int64_t wide = std::clamp<int64_t>(wanted / t.b_width * t.b_width, 2 * t.b_width, kMaxColumns);
-  x->columns_per_chunk = std::min(wide, round_up(p.n, t.b_width));
+  const int64_t units = std::max<int64_t>(1, units_of(x->unit, p.k)), tall = std::min(p.m, kTallRows);
+  const int64_t target = std::min(kChunkProducts, x->batches * p.m * p.n * units / kEnoughChunks);
+  const int64_t columns = std::clamp(target / (tall * units), std::max<int64_t>(kFewColumns, t.b_width), kOwnColumns);
+  x->columns_per_chunk = std::min(columns / t.b_width * t.b_width, round_up(p.n, t.b_width));
+  const int64_t side = x->batches * ceil_div(p.n, x->columns_per_chunk);  // chunks side by side
+  const int64_t small = kSmallProducts / (x->columns_per_chunk * units);
+  const int64_t rows = std::min(tall, std::max(small, p.m * side / kEnoughChunks));
+  x->rows_per_chunk = even(x->panels, ceil_div(rows, x->panel_rows)) * x->panel_rows;
   x->column_chunks = ceil_div(p.n, x->columns_per_chunk);
   x->prepared_a = x->batches == 1 && x->column_chunks > 2 && p.k > 0;
   x->rows_per_round = p.m;
   if (x->prepared_a) {
-    const int64_t chunk_bytes =
-        x->k_blocks * a_panel_floats(t, x->unit, x->k_block) * even * static_cast<int64_t>(sizeof(float));
+    const int64_t chunk_bytes = x->k_blocks * a_panel_floats(t, x->unit, x->k_block) *
+                                (x->rows_per_chunk / x->panel_rows) * static_cast<int64_t>(sizeof(float));
     x->rows_per_round = std::max<int64_t>(1, kPreparedBytes / chunk_bytes) * x->rows_per_chunk;
   }
 }

@@ -7,12 +7,13 @@
 #define DGPU_GEMM_INPLACE_INL_H_
 #endif
 
-#include "backends/cpu/gemm/convert-inl.h"
 #include "backends/cpu/gemm/kernels.h"
+#include "backends/cpu/vec-inl.h"
 #include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace dgpu::cpu::gemm::HWY_NAMESPACE {
+using namespace vec::HWY_NAMESPACE;
 
 // Rows of B per tile: at least 8 sums in flight cover the FMA latency, at most what the registers hold.
 constexpr int dot_columns(int rows) {
@@ -24,32 +25,6 @@ constexpr int dot_columns(int rows) {
 }
 
 constexpr int dot_sums(int rows) { return (rows * dot_columns(rows) + 3) / 4 * 4; }
-
-// sums[i] = sum of the lanes of v[i], i < 4.
-HWY_INLINE void sum_lanes4(const V* v, float* sums) {
-#if HWY_TARGET == HWY_SCALAR
-  for (int i = 0; i < 4; ++i) sums[i] = hn::GetLane(v[i]);
-#else
-  const D d;
-  const hn::RepartitionToWide<DU> dw;
-  const auto wide = [dw](V x) HWY_ATTR { return hn::BitCast(dw, x); };
-  const V s01 = hn::Add(hn::InterleaveLower(d, v[0], v[1]), hn::InterleaveUpper(d, v[0], v[1]));
-  const V s23 = hn::Add(hn::InterleaveLower(d, v[2], v[3]), hn::InterleaveUpper(d, v[2], v[3]));
-  const V blocks = hn::Add(hn::BitCast(d, hn::InterleaveLower(dw, wide(s01), wide(s23))),
-                           hn::BitCast(d, hn::InterleaveUpper(dw, wide(s01), wide(s23))));
-#if HWY_MAX_BYTES == 64
-  const hn::Half<D> dh;
-  const hn::Half<decltype(dh)> dq;
-  const auto half = hn::Add(hn::LowerHalf(dh, blocks), hn::UpperHalf(dh, blocks));
-  hn::StoreU(hn::Add(hn::LowerHalf(dq, half), hn::UpperHalf(dq, half)), dq, sums);
-#elif HWY_MAX_BYTES == 32
-  const hn::Half<D> dh;
-  hn::StoreU(hn::Add(hn::LowerHalf(dh, blocks), hn::UpperHalf(dh, blocks)), dh, sums);
-#else
-  hn::StoreU(blocks, d, sums);
-#endif
-#endif
-}
 
 template <int R, class Tag>
 HWY_INLINE void dot_tile(const float* const* a, const typename Tag::T* const* b, const typename Tag::T* const* next,
@@ -85,7 +60,7 @@ HWY_INLINE void dot_tile(const float* const* a, const typename Tag::T* const* b,
     }
   }
 #pragma GCC unroll 6
-  for (int i = 0; i < kSums; i += 4) sum_lanes4(s + i, sums + i);
+  for (int i = 0; i < kSums; i += 4) store_sums4(s[i], s[i + 1], s[i + 2], s[i + 3], sums + i);
   for (; p < k; ++p) {
     for (int i = 0; i < R; ++i) {
       for (int j = 0; j < C; ++j) sums[i * C + j] += a[i][p] * load_one(Tag(), b[j] + p);

@@ -70,6 +70,7 @@ void fill_type(Kernels* t, Type type) {
   t->pack_columns[i] = pack_columns<Tag>;
   t->widen[i] = widen<Tag>;
   t->narrow[i] = narrow<Tag>;
+  t->finish[i] = finish<Tag>;
   fill_dot<Tag>(t, type, std::make_index_sequence<kMaxDotRows>());
   fill_stream<Tag>(t, type, std::make_index_sequence<kMaxStreamRows>());
 }
@@ -87,8 +88,6 @@ Kernels make(Isa isa, const char* name) {
   fill_type<F16>(&t, Type::f16);
   t.pack_pair_rows = pack_rows<Pair>;
   t.pack_pair_columns = pack_columns<Pair>;
-  t.bias_activation = bias_activation;
-  t.multiply = multiply;
   t.add = add;
   t.fma_loop = fma_loop;
   t.read_loop = read_loop;

@@ -37,6 +37,14 @@ using Dot = void (*)(const void* const* a, const void* const* b, const void* con
 using Stream = void (*)(const void* a, int64_t lda, const void* b, int64_t ldb, int64_t n, int64_t k, float* c,
                         int64_t ldc);
 
+// One row on its way to the output: activation(sums + bias) * gate + residual; all but the sums may be null.
+struct Row {
+  const float* sums;
+  const float* bias;
+  const float* gate;
+  const float* residual;
+};
+
 struct Kernels {
   Isa isa;
   const char* name;
@@ -51,9 +59,9 @@ struct Kernels {
   PackRows pack_pair_rows;                    // bf16 to pair panels
   PackColumns pack_pair_columns;
   void (*widen[kTypes])(const void* src, int64_t n, float* dst);
-  void (*narrow[kTypes])(const float* src, int64_t n, void* dst);                          // round to nearest even
-  void (*bias_activation)(float* x, const float* bias, int64_t n, Activation activation);  // bias may be null
-  void (*multiply)(float* x, const float* y, int64_t n);
+  void (*narrow[kTypes])(const float* src, int64_t n, void* dst);  // round to nearest even
+  // To n contiguous elements of the type, which may be the residual.
+  void (*finish[kTypes])(const Row& row, int64_t n, Activation activation, void* out);
   void (*add)(float* x, const float* y, int64_t n);
   double (*fma_loop)(int64_t iterations);                // register-only FMAs; returns the flops done
   float (*read_loop)(const float* data, int64_t count);  // sums: measures read bandwidth

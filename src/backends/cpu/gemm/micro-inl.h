@@ -6,11 +6,12 @@
 #define DGPU_GEMM_MICRO_INL_H_
 #endif
 
-#include "backends/cpu/gemm/convert-inl.h"
 #include "backends/cpu/gemm/kernels.h"
+#include "backends/cpu/vec-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace dgpu::cpu::gemm::HWY_NAMESPACE {
+using namespace vec::HWY_NAMESPACE;
 
 // 32 vector registers: 14 rows x 2 vectors of sums, 2 of B, 1 broadcast. 16 registers: 6 x 2.
 #if HWY_TARGET == HWY_AVX3
@@ -115,12 +116,21 @@ struct Pair {
 HWY_INLINE void put_unit(F32, VU u, float* p, int) { hn::StoreU(hn::BitCast(D(), u), D(), p); }
 HWY_INLINE void put_unit(Pair, VU u, float* p, int) { hn::StoreU(hn::BitCast(D(), u), D(), p); }
 HWY_INLINE void put_unit(BF16, VU u, float* p, int width) {
-  hn::StoreU(bf16_bits(u), D(), p);
+  hn::StoreU(hn::BitCast(D(), hn::ShiftLeft<16>(u)), D(), p);
   hn::StoreU(hn::BitCast(D(), hn::And(u, hn::Set(DU(), 0xffff0000u))), D(), p + width);
 }
+HWY_INLINE V f16_value(VU low16) {
+#if DGPU_VEC_NATIVE_F16
+  const hn::Rebind<uint16_t, D> d16;
+  const hn::Rebind<hwy::float16_t, D> df16;
+  return hn::PromoteTo(D(), hn::BitCast(df16, hn::DemoteTo(d16, hn::BitCast(DI(), low16))));
+#else
+  return f16_from_bits(low16);
+#endif
+}
 HWY_INLINE void put_unit(F16, VU u, float* p, int width) {
-  hn::StoreU(f16_bits(hn::And(u, hn::Set(DU(), 0xffffu))), D(), p);
-  hn::StoreU(f16_bits(hn::ShiftRight<16>(u)), D(), p + width);
+  hn::StoreU(f16_value(hn::And(u, hn::Set(DU(), 0xffffu))), D(), p);
+  hn::StoreU(f16_value(hn::ShiftRight<16>(u)), D(), p + width);
 }
 
 template <class Tag>

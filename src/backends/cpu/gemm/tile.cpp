@@ -17,6 +17,11 @@ void gather(Type type, const void* src, int64_t stride, int64_t n, void* dst) {
   }
 }
 
+void scatter(Type type, const void* src, int64_t n, int64_t stride, void* dst) {
+  const auto width = static_cast<size_t>(size_of(type));
+  for (int64_t j = 0; j < n; ++j) std::memcpy(at(dst, type, j * stride), at(src, type, j), width);
+}
+
 void pack_any(const Kernels& t, Unit unit, const Source& s, int64_t count, int64_t k, int width, float* panel) {
   float raw[kMaxWidth] = {};
   for (int64_t p = 0; p < k; p += unit == Unit::fma ? 1 : 2, panel += width) {
@@ -48,52 +53,58 @@ const float* f32_row(const Kernels& t, const Source& s, int64_t i, int64_t n, fl
   return buffer;
 }
 
-void store_row(const Kernels& t, const Source& out, int64_t i, int64_t n, const float* x, float* buffer) {
-  void* p = const_cast<void*>(out.at(i, 0));
-  const bool contiguous = out.col == 1 || n == 1;
-  t.narrow[static_cast<int>(out.type)](x, n, contiguous ? p : buffer);
-  if (contiguous) return;
-  const auto width = static_cast<size_t>(size_of(out.type));
-  for (int64_t j = 0; j < n; ++j) std::memcpy(at(p, out.type, j * out.col), at(buffer, out.type, j), width);
-}
-
-void epilogue(const Tile& x, float* sums, int64_t ld) {
-  const Kernels& t = *x.kernels;
-  float* rows = scratch(Slot::rows, 4 * x.n);
-  float* const bias_buffer = rows;
-  float* const buffer = rows + 2 * x.n;
-  const float* bias = x.bias.data != nullptr ? f32_row(t, x.bias, 0, x.n, bias_buffer) : nullptr;
-  for (int64_t i = 0; i < x.m; ++i, sums += ld) {
-    t.bias_activation(sums, bias, x.n, x.activation);
-    if (x.gate.data != nullptr) t.multiply(sums, f32_row(t, x.gate, i, x.n, buffer), x.n);
-    if (x.residual.data != nullptr) t.add(sums, f32_row(t, x.residual, i, x.n, buffer), x.n);
-    store_row(t, x.out, i, x.n, sums, buffer);
+// Rows of sums, `ld` floats apart, through the epilogue into the output.
+class Epilogue {
+ public:
+  explicit Epilogue(const Tile& x) : x_(x), buffers_(scratch(Slot::rows, 7 * x.n)) {
+    if (x.bias.data != nullptr) bias_ = f32_row(*x.kernels, x.bias, 0, x.n, buffers_);
   }
-}
+  void rows(int64_t first, int64_t count, const float* sums, int64_t ld) const {
+    const Kernels& t = *x_.kernels;
+    const int64_t n = x_.n;
+    float *const gate = buffers_ + 2 * n, *const residual = gate + 2 * n, *const out = residual + 2 * n;
+    const auto finish = t.finish[static_cast<int>(x_.out.type)];
+    const bool contiguous = x_.out.col == 1 || n == 1;
+    for (int64_t i = first; i < first + count; ++i, sums += ld) {
+      const Row row = {sums, bias_, x_.gate.data != nullptr ? f32_row(t, x_.gate, i, n, gate) : nullptr,
+                       x_.residual.data != nullptr ? f32_row(t, x_.residual, i, n, residual) : nullptr};
+      void* const p = const_cast<void*>(x_.out.at(i, 0));
+      finish(row, n, x_.activation, contiguous ? p : out);
+      if (!contiguous) scatter(x_.out.type, out, n, x_.out.col, p);
+    }
+  }
 
-void run_packed(const Tile& x, float* sums, int64_t ld) {
+ private:
+  const Tile& x_;
+  const float* bias_ = nullptr;
+  float* buffers_;
+};
+
+// Each panel of A meets all of B's, which stay in the second-level cache; the epilogue takes its rows while they are
+// in the first.
+void run_packed(const Tile& x, int64_t ld) {
   const Kernels& t = *x.kernels;
   const MicroKernel* micro = x.unit == Unit::fma ? t.micro : bf16_dot_unit()->micro;
-  const int64_t b_panel = units_of(x.unit, x.k_block) * t.b_width;
+  const int64_t a_panel = a_panel_floats(t, x.unit, x.k_block), b_panel = units_of(x.unit, x.k_block) * t.b_width;
   const int64_t b_panels = ld / t.b_width;
-  const int64_t a_panel = a_panel_floats(t, x.unit, x.k_block);
-  float* b = scratch(Slot::b, b_panels * b_panel);
-  float* own_a = x.packed_a != nullptr ? nullptr : scratch(Slot::a, a_panel);
+  const bool one_block = x.k <= x.k_block;
+  float* const sums = scratch(Slot::sums, (one_block ? x.panel_rows : x.m) * ld);
+  float* const own_a = x.packed_a != nullptr ? nullptr : scratch(Slot::a, a_panel);
+  float* const b = scratch(Slot::b, b_panels * b_panel);
+  const Epilogue epilogue(x);
   for (int64_t k0 = 0, block = 0; k0 < x.k; k0 += x.k_block, ++block) {
     const int64_t kc = std::min(x.k_block, x.k - k0);
     const int64_t units = units_of(x.unit, kc);
     pack_panels(t, x.unit, x.b.from(0, k0), x.n, x.n, kc, t.b_width, b, b_panel);
     for (int64_t i0 = 0, panel = 0; i0 < x.m; i0 += x.panel_rows, ++panel) {
       const int64_t left = x.m - i0, rows = std::min(x.panel_rows, left);
-      const float* a = own_a;
-      if (own_a != nullptr) {
-        pack_panels(t, x.unit, x.a.from(i0, k0), rows, left, kc, t.a_width, own_a, a_panel);
-      } else {
-        a = x.packed_a + block * x.packed_a_block + panel * a_panel;
-      }
+      const float* const a = own_a != nullptr ? own_a : x.packed_a + block * x.packed_a_block + panel * a_panel;
+      if (own_a != nullptr) pack_panels(t, x.unit, x.a.from(i0, k0), rows, left, kc, t.a_width, own_a, a_panel);
+      float* const c = sums + (one_block ? 0 : i0 * ld);
       for (int64_t j = 0; j < b_panels; ++j) {
-        micro[rows](a, b + j * b_panel, units, sums + i0 * ld + j * t.b_width, ld, k0 > 0);
+        micro[rows](a, b + j * b_panel, units, c + j * t.b_width, ld, k0 > 0);
       }
+      if (k0 + kc == x.k) epilogue.rows(i0, rows, c, ld);
     }
   }
 }
@@ -208,27 +219,26 @@ void choose_blocking(Tile* x) {
 void run_tile(const Tile& x) {
   if (x.m == 0 || x.n == 0) return;
   const int64_t ld = round_up(x.n, x.kernels->b_width);
-  float* sums = scratch(Slot::sums, x.m * ld);
+  if (x.path == Path::packed && x.k > 0) return run_packed(x, ld);
+  float* const sums = scratch(Slot::sums, x.m * ld);
   if (x.k == 0) {
     std::memset(sums, 0, static_cast<size_t>(x.m * ld) * sizeof(float));
-  } else if (x.path == Path::packed) {
-    run_packed(x, sums, ld);
   } else if (x.path == Path::dot) {
     run_dot(x, sums, ld);
   } else {
     run_stream(x, sums, ld);
   }
-  epilogue(x, sums, ld);
+  Epilogue(x).rows(0, x.m, sums, ld);
 }
 
 void finish_tile(const Tile& x, const float* partials, int64_t parts, int64_t part_floats, int64_t ld) {
-  const int64_t own = round_up(x.n, 16);
-  float* sums = scratch(Slot::sums, x.m * own);
+  float* const sums = scratch(Slot::sums, x.n);
+  const Epilogue epilogue(x);
   for (int64_t i = 0; i < x.m; ++i) {
-    std::memcpy(sums + i * own, partials + i * ld, static_cast<size_t>(x.n) * sizeof(float));
-    for (int64_t p = 1; p < parts; ++p) x.kernels->add(sums + i * own, partials + p * part_floats + i * ld, x.n);
+    std::memcpy(sums, partials + i * ld, static_cast<size_t>(x.n) * sizeof(float));
+    for (int64_t p = 1; p < parts; ++p) x.kernels->add(sums, partials + p * part_floats + i * ld, x.n);
+    epilogue.rows(i, 1, sums, x.n);
   }
-  epilogue(x, sums, own);
 }
 
 }  // namespace dgpu::cpu::gemm

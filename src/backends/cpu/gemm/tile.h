@@ -50,8 +50,9 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t round_up(int64_t x, int64_t step) { return ceil_div(x, step) * step; }
 
 constexpr int64_t kDotRows = 16;  // in place up to this m where B is contiguous along k
-// Even blocks of at most 384 steps: a 14-row panel of A fills 24 KiB of a 32 KiB L1.
-constexpr int64_t kUnitBlock = 384;
+// Even blocks of at most this many steps: loading and storing a register tile of sums stays below 1 % of its steps, and
+// eight panels of B (of 32 columns) fill half of a 1 MiB L2.
+constexpr int64_t kUnitBlock = 512;
 inline int64_t packed_k_block(Unit unit, int64_t k) {
   const int64_t units = units_of(unit, k < 1 ? 1 : k);
   return round_up(ceil_div(units, ceil_div(units, kUnitBlock)) * (unit == Unit::fma ? 1 : 2), 4);
