@@ -38,7 +38,7 @@ struct Measured {
   double seconds = 0, flops = 0, bytes = 0;
 };
 
-Measured measure(const Case& c, Runner& runner) {
+Measured measure(const Case& c, ChunkRunner& runner) {
   Description op("attention");
   op.number("scale", 0.09);
   op.integer("causal", 1, DGPU_ATTR_BOOL);
@@ -65,7 +65,7 @@ Measured measure(const Case& c, Runner& runner) {
   const auto kernel =
       op.plan([](const kit::OpView& view, std::string* reason) { return attention::make(view, reason); });
   Measured m;
-  m.seconds = median_seconds([&] { runner.run(*kernel, op.addresses()); });
+  m.seconds = median_seconds([&] { run_on(runner, *kernel, op.addresses()); });
   double visible = 0;
   for (int64_t i = 0; i < c.queries; ++i) {
     const int64_t keys = c.length - c.queries + i + 1;
@@ -78,7 +78,7 @@ Measured measure(const Case& c, Runner& runner) {
   return m;
 }
 
-void prefill(Runner& runner, int threads) {
+void prefill(ChunkRunner& runner, int threads) {
   const Case cases[] = {
       {"f32  16/8  d128 1024", 1, 1024, 1024, 16, 8, 128, 128, DGPU_DTYPE_F32},
       {"bf16 16/8  d128 1024", 1, 1024, 1024, 16, 8, 128, 128, DGPU_DTYPE_BF16},
@@ -98,7 +98,7 @@ void prefill(Runner& runner, int threads) {
   }
 }
 
-void decode(Runner& runner, int threads) {
+void decode(ChunkRunner& runner, int threads) {
   const Case cases[] = {
       {"bf16 b1  32/8 d128 32k", 1, 1, 32768, 32, 8, 128, 128, DGPU_DTYPE_BF16},
       {"bf16 b1  16/8 d128 32k", 1, 1, 32768, 16, 8, 128, 128, DGPU_DTYPE_BF16},
@@ -126,7 +126,7 @@ int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "all";
   if (argc > 3) filter() = argv[3];
   const int threads = argc > 2 ? std::atoi(argv[2]) : 2;
-  Runner runner(threads);
+  ChunkRunner runner(threads);
   std::printf("threads %d, bf16 unit %s\n", threads, gemm::bf16_unit() == gemm::Unit::bf16_dot ? "dot" : "fma");
   if (what != "decode") prefill(runner, threads);
   if (what != "prefill") decode(runner, threads);

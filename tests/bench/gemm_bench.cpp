@@ -1,5 +1,6 @@
 // Matrix products against oneDNN in the same run: bias and GELU fused, two threads, medians of interleaved samples.
-// Usage: gemm_bench [all|f32|bf16|decode] [gelu_tanh|gelu_erf]; oneDNN needs OMP_NUM_THREADS=2.
+// Usage: OMP_NUM_THREADS=2 OMP_PROC_BIND=true gemm_bench [all|f32|bf16|decode] [gelu_tanh|gelu_erf]; the settings are
+// for oneDNN. Our threads are pinned, too: on a busy machine both may otherwise land on one core.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -144,10 +145,11 @@ Problem problem(const Shape& s, Type a, Type b, Type out, bool weights_nk, Activ
 }
 
 struct Machine {
-  double f32_flops, bf16_flops, read_bytes;
+  double f32_flops = 0, bf16_flops = 0, read_bytes = 0;
 };
 
-void compare(OneDnn& d, Runner& runner, const Machine& machine, const Shape& s, Type type, bool nk, Activation act) {
+void compare(OneDnn& d, ChunkRunner& runner, const Machine& machine, const Shape& s, Type type, bool nk,
+             Activation act) {
   const Bytes a = random_bytes(type, s.m * s.k), bias = random_bytes(Type::f32, s.n);
   const size_t weight_bytes = static_cast<size_t>(s.k * s.n * size_of(type));
   const int copies = s.m > 64 ? 1 : static_cast<int>(std::clamp<size_t>(kColdBytes / weight_bytes, 1, 8));
@@ -159,7 +161,7 @@ void compare(OneDnn& d, Runner& runner, const Machine& machine, const Shape& s, 
   all.push_back(
       {"dgpu",
        [&](int c) {
-         runner.run(x, {a.data(), b[static_cast<size_t>(c)].data(), bias.data(), nullptr, nullptr, out.data()});
+         run_on(runner, x, {a.data(), b[static_cast<size_t>(c)].data(), bias.data(), nullptr, nullptr, out.data()});
        },
        {}});
   all.push_back({"plain", onednn(d, s, type, nk, false, act, a, b, bias, out, &impl[0]), {}});
@@ -178,7 +180,7 @@ void compare(OneDnn& d, Runner& runner, const Machine& machine, const Shape& s, 
 }
 
 // Rows of a decode step: weights rotate through memory; bf16 weights under f32 and bf16 rows, both orders.
-void decode(Runner& runner, const Machine& machine) {
+void decode(ChunkRunner& runner, const Machine& machine) {
   for (int64_t m : {1, 2, 4, 8}) {
     for (Type at : {Type::f32, Type::bf16}) {
       for (Type bt : {Type::f32, Type::bf16}) {
@@ -191,12 +193,13 @@ void decode(Runner& runner, const Machine& machine) {
           Bytes out(static_cast<size_t>(s.m * s.n * 4));
           const Plan x = plan(problem(s, at, bt, Type::f32, nk, Activation::none));
           std::vector<Contender> all;
-          all.push_back(
-              {"dgpu",
-               [&](int c) {
-                 runner.run(x, {a.data(), b[static_cast<size_t>(c)].data(), bias.data(), nullptr, nullptr, out.data()});
-               },
-               {}});
+          all.push_back({"dgpu",
+                         [&](int c) {
+                           run_on(
+                               runner, x,
+                               {a.data(), b[static_cast<size_t>(c)].data(), bias.data(), nullptr, nullptr, out.data()});
+                         },
+                         {}});
           measure(all, static_cast<int>(b.size()), 0.2);
           const double rate = static_cast<double>(weight_bytes) / median(all[0].seconds);
           std::printf("decode m%ld x %s w %s %s %-15s %6.1f GB/s %3.0f%% of read\n", m,
@@ -214,10 +217,18 @@ void decode(Runner& runner, const Machine& machine) {
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "all";
   const Activation act = argc > 2 && std::string(argv[2]) == "gelu_erf" ? Activation::gelu_erf : Activation::gelu_tanh;
-  const Machine machine{probe_f32_flops(kThreads), probe_bf16_dot_flops(kThreads), probe_read_bytes(kThreads)};
+  Machine machine;
+  // OpenMP may have pinned this thread: threads made from it would stay on its core.
+  std::thread([&machine] {
+    cpu_set_t all;
+    std::memset(&all, 0xff, sizeof(all));
+    pthread_setaffinity_np(pthread_self(), sizeof(all), &all);
+    machine = {probe_f32_flops(kThreads), probe_bf16_dot_flops(kThreads), probe_read_bytes(kThreads)};
+  }).join();
   std::printf("%d threads: f32 FMA peak %.0f GF, bf16 dot peak %.0f GF, read %.1f GB/s; ratios: oneDNN time / ours\n",
               kThreads, machine.f32_flops / 1e9, machine.bf16_flops / 1e9, machine.read_bytes / 1e9);
-  Runner runner(kThreads, true);
+  ChunkRunner runner(kThreads);
+  runner.pin();
   OneDnn peer;
   const Shape shapes[] = {{1024, 1024, 1024}, {512, 4096, 1024}, {512, 1024, 4096}, {16, 4096, 4096}, {1, 4096, 4096}};
   for (Type type : {Type::f32, Type::bf16}) {

@@ -1,7 +1,6 @@
-// For benchmarks: a kernel of the cpu backend without the core, its data, and threads that run its chunks.
+// For benchmarks: a kernel of the cpu backend without the core, and its data.
 #pragma once
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -10,83 +9,25 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "backends/cpu/kernel.h"
+#include "chunk_runner.h"
 
 namespace dgpu::cpu::bench {
 
-// Threads that spin for a moment between kernels, then sleep: a stand-in for the executor.
-class Runner {
- public:
-  explicit Runner(int threads) {
-    for (int t = 1; t < threads; ++t) pool_.emplace_back([this] { serve(); });
+// Runs all phases of a kernel.
+inline void run_on(ChunkRunner& runner, const Kernel& kernel, void* const* ports) {
+  static const int64_t symbols[8] = {};
+  const Args args = {ports, symbols, runner.workspace(kernel.workspace_bytes())};
+  for (uint32_t phase = 0; phase < kernel.phases(); ++phase) {
+    runner.run(kernel.chunks(phase, args), [&](uint32_t c) {
+      if (kernel.run(phase, c, args) >= 0) return;
+      std::fprintf(stderr, "%s\n", kit::failure().c_str());
+      std::abort();
+    });
   }
-  ~Runner() {
-    stop_ = true;
-    next_round();
-    for (auto& t : pool_) t.join();
-  }
-  void run(const Kernel& kernel, void* const* ports) {
-    if (workspace_bytes_ < kernel.workspace_bytes()) {
-      workspace_bytes_ = (kernel.workspace_bytes() + 4095) / 4096 * 4096;
-      workspace_.reset(std::aligned_alloc(4096, workspace_bytes_));
-    }
-    static const int64_t symbols[8] = {};
-    kernel_ = &kernel;
-    args_ = {ports, symbols, workspace_.get()};
-    for (phase_ = 0; phase_ < kernel.phases(); ++phase_) {
-      chunks_ = kernel.chunks(phase_, args_);
-      next_ = 0;
-      if (chunks_ <= 1) {
-        work();
-        continue;
-      }
-      busy_ = static_cast<int>(pool_.size());
-      next_round();
-      work();
-      for (int spins = 0; busy_.load() > 0;) {
-        if (++spins > kSpins) std::this_thread::yield();
-      }
-    }
-  }
-
- private:
-  static constexpr int kSpins = 20000;
-  void next_round() {
-    round_.fetch_add(1);
-    round_.notify_all();
-  }
-  void work() {
-    for (uint32_t c; (c = next_.fetch_add(1)) < chunks_;) {
-      if (kernel_->run(phase_, c, args_) < 0) {
-        std::fprintf(stderr, "%s\n", kit::failure().c_str());
-        std::abort();
-      }
-    }
-  }
-  void serve() {
-    for (int seen = 0;;) {
-      for (int spins = 0; round_.load() == seen;) {
-        if (++spins > kSpins) round_.wait(seen);
-      }
-      seen = round_.load();
-      if (stop_) return;
-      work();
-      busy_.fetch_sub(1);
-    }
-  }
-  std::vector<std::thread> pool_;
-  std::atomic<int> round_{0}, busy_{0};
-  std::atomic<bool> stop_{false};
-  std::atomic<uint32_t> next_{0};
-  const Kernel* kernel_ = nullptr;
-  Args args_ = {};
-  uint32_t phase_ = 0, chunks_ = 0;
-  size_t workspace_bytes_ = 0;
-  std::unique_ptr<void, void (*)(void*)> workspace_{nullptr, std::free};
-};
+}
 
 // A description with packed ports.
 class Description {

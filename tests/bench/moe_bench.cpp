@@ -26,7 +26,7 @@ struct Case {
   bool interleaved = false, transposed = false;
 };
 
-void measure(const Case& c, Runner& runner, int threads) {
+void measure(const Case& c, ChunkRunner& runner, int threads) {
   Description op("moe_experts");
   op.text("activation", "silu");
   op.random("x", c.x, {c.tokens, c.hidden});
@@ -64,7 +64,7 @@ void measure(const Case& c, Runner& runner, int threads) {
     for (int64_t i = 0; i < c.tokens * c.picks; ++i) {
       values[i] = static_cast<int32_t>((values[i] + c.picks) % c.experts);
     }
-    runner.run(*kernel, op.addresses());
+    run_on(runner, *kernel, op.addresses());
   });
   const double flops = 6.0 * static_cast<double>(c.tokens * c.picks * c.hidden * c.inner);
   const double bytes = 3.0 * static_cast<double>(static_cast<int64_t>(used.size()) * c.hidden * c.inner) *
@@ -79,7 +79,7 @@ void measure(const Case& c, Runner& runner, int threads) {
 int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 2;
   const std::string part = argc > 2 ? argv[2] : "";
-  Runner runner(threads);
+  ChunkRunner runner(threads);
   const Case cases[] = {
       {"decode T1 bf16 x f32 64e k8", 1, 64, 8, 2048, 768, DGPU_DTYPE_F32, DGPU_DTYPE_BF16},
       {"decode T1 bf16 64e k8", 1, 64, 8, 2048, 768, DGPU_DTYPE_BF16, DGPU_DTYPE_BF16},

@@ -200,7 +200,7 @@ const Subject kSubjects[] = {
      }},
 };
 
-double seconds_for(Runner& runner, const Subject& s, dgpuDtype_t type, int64_t rows, double* bytes) {
+double seconds_for(ChunkRunner& runner, const Subject& s, dgpuDtype_t type, int64_t rows, double* bytes) {
   Description d(s.op);
   *bytes = s.describe(d, type, rows);
   const auto kernel = plan(d, s.op);
@@ -208,7 +208,7 @@ double seconds_for(Runner& runner, const Subject& s, dgpuDtype_t type, int64_t r
   // Short kernels are timed in groups.
   const int group = rows <= 512 ? 20 : 1;
   return median_seconds([&] {
-           for (int i = 0; i < group; ++i) runner.run(*kernel, addresses);
+           for (int i = 0; i < group; ++i) run_on(runner, *kernel, addresses);
          }) /
          group;
 }
@@ -216,7 +216,7 @@ double seconds_for(Runner& runner, const Subject& s, dgpuDtype_t type, int64_t r
 }  // namespace
 
 int main(int argc, char** argv) {
-  Runner runner(kThreads);
+  ChunkRunner runner(kThreads);
   const double copy = memcpy_bandwidth();
   std::printf("memcpy on %d threads: %.1f GB/s read and written\n", kThreads, copy * 1e-9);
   std::printf("%-22s %-5s %12s %12s %10s %10s\n", "operator", "type", "1 row us", "512 rows us", "GB/s", "of memcpy");

@@ -157,8 +157,8 @@ int64_t offset(const Problem& p, const View& v, int64_t batch, int64_t row, int6
   return o;
 }
 
-Runner& runner(int threads) {
-  static Runner one(1), two(2), five(5);
+ChunkRunner& runner(int threads) {
+  static ChunkRunner one(1), two(2), five(5);
   return threads == 1 ? one : threads == 2 ? two : five;
 }
 
@@ -193,8 +193,8 @@ void check(Case c) {
   for (int r = 0; r < 3; ++r) {
     Tensor& o = results[r];
     const void* res = c.alias ? o.bytes.data() : residual.bytes.data();
-    runner(threads[r])
-        .run(x, {a.bytes.data(), b.bytes.data(), bias.bytes.data(), gate.bytes.data(), res, o.bytes.data()}, r == 1);
+    run_on(runner(threads[r]), x,
+           {a.bytes.data(), b.bytes.data(), bias.bytes.data(), gate.bytes.data(), res, o.bytes.data()}, r == 1);
     ASSERT_EQ(o.bytes, results[0].bytes) << threads[r] << " threads: " << describe(c, x);
   }
   out = results[0];
