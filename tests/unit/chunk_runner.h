@@ -1,6 +1,7 @@
 // Runs chunks of work on a few threads, for tests and benchmarks: a stand-in for the executor.
 #pragma once
 #include <pthread.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <cstdint>
@@ -51,11 +52,13 @@ class ChunkRunner {
     }
   }
 
-  // At least this many bytes, whole pages, kept for the next call; contents undefined.
+  // At least this many bytes, kept for the next call; contents undefined. Large pages, as device memory has.
   void* workspace(size_t bytes) {
     if (workspace_bytes_ < bytes) {
-      workspace_bytes_ = (bytes + 4095) / 4096 * 4096;
-      workspace_.reset(std::aligned_alloc(4096, workspace_bytes_));
+      constexpr size_t kPage = size_t{2} << 20;
+      workspace_bytes_ = (bytes + kPage - 1) / kPage * kPage;
+      workspace_.reset(std::aligned_alloc(kPage, workspace_bytes_));
+      madvise(workspace_.get(), workspace_bytes_, MADV_HUGEPAGE);
     }
     return workspace_.get();
   }

@@ -15,7 +15,9 @@ constexpr int64_t kEnoughChunks = 16;  // for a few threads: fewer are cut down 
 constexpr int64_t kFewColumns = 64;    // of a chunk: a panel of A comes from the third-level cache for them
 constexpr int64_t kOwnColumns = 256;   // of a chunk at most: half of a 1 MiB L2 per k block
 constexpr int64_t kSmallProducts = 4'000'000;
-constexpr int64_t kStreamSums = 8192;  // floats of a stream chunk's sums: they stay in the first-level cache
+constexpr int64_t kLongProducts = 80'000'000;  // of a chunk at most, about 1.3 ms
+constexpr int64_t kLowRows = 126;              // but not for less than this height
+constexpr int64_t kStreamSums = 8192;          // floats of a stream chunk's sums: they stay in the first-level cache
 constexpr int64_t kStreamChunks = 16;
 constexpr int64_t kSplitK = 256;                 // fewest k of a split
 constexpr int64_t kFinishColumns = 512;          // of a chunk that adds up splits
@@ -69,7 +71,8 @@ void block_packed(Plan* x) {
   x->k_blocks = std::max<int64_t>(1, ceil_div(p.k, x->k_block));
   x->panel_rows = even(p.m, t.rows);
   x->panels = ceil_div(p.m, x->panel_rows);
-  const int64_t units = std::max<int64_t>(1, units_of(x->unit, p.k)), tall = std::min(p.m, kTallRows);
+  const int64_t units = std::max<int64_t>(1, units_of(x->unit, p.k));
+  const int64_t tall = std::min({p.m, kTallRows, std::max(kLowRows, kLongProducts / (kFewColumns * units))});
   const int64_t target = std::min(kChunkProducts, x->batches * p.m * p.n * units / kEnoughChunks);
   const int64_t columns = std::clamp(target / (tall * units), std::max<int64_t>(kFewColumns, t.b_width), kOwnColumns);
   x->columns_per_chunk = std::min(columns / t.b_width * t.b_width, round_up(p.n, t.b_width));
@@ -161,7 +164,7 @@ void prepare(const Plan& x, int64_t row0, int64_t rows, int64_t chunk, const Sou
   for (int64_t i = first; i < std::min(first + kPanelsPerPrepare, panels); ++i) {
     const int64_t i0 = i * x.panel_rows, left = rows - i0;
     pack_panels(t, x.unit, a.from(row0 + i0, k0), std::min(x.panel_rows, left), left, kc, t.a_width,
-                workspace + (block * panels + i) * floats, floats);
+                workspace + (block * panels + i) * floats, floats, Reader::kFar);
   }
 }
 

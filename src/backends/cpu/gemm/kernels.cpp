@@ -66,7 +66,8 @@ void fill_stream(Kernels* t, Type type, std::index_sequence<R...>) {
 template <class Tag>
 void fill_type(Kernels* t, Type type) {
   const int i = static_cast<int>(type);
-  t->pack_rows[i] = pack_rows<Tag>;
+  t->pack_rows[i] = pack_rows<Tag, false>;
+  t->stream_rows[i] = pack_rows<Tag, true>;
   t->pack_columns[i] = pack_columns<Tag>;
   t->widen[i] = widen<Tag>;
   t->narrow[i] = narrow<Tag>;
@@ -86,7 +87,8 @@ Kernels make(Isa isa, const char* name) {
   fill_type<F32>(&t, Type::f32);
   fill_type<BF16>(&t, Type::bf16);
   fill_type<F16>(&t, Type::f16);
-  t.pack_pair_rows = pack_rows<Pair>;
+  t.pack_pair_rows = pack_rows<Pair, false>;
+  t.stream_pair_rows = pack_rows<Pair, true>;
   t.pack_pair_columns = pack_columns<Pair>;
   t.add = add;
   t.fma_loop = fma_loop;

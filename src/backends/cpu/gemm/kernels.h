@@ -53,10 +53,12 @@ struct Kernels {
   int b_width;                                // columns of a register tile, and units between two k of a B panel
   MicroKernel micro[kMaxRows + 1];            // by rows of the tile
   PackRows pack_rows[kTypes];                 // to f32 panels
+  PackRows stream_rows[kTypes];               // the same past the caches; whole vectors of panels are aligned
   PackColumns pack_columns[kTypes];           // to f32 panels
   Dot dot[kMaxDotRows + 1][kTypes];           // by rows of A and type of B; A is f32
   Stream stream[kMaxStreamRows + 1][kTypes];  // by rows of A and type of B
   PackRows pack_pair_rows;                    // bf16 to pair panels
+  PackRows stream_pair_rows;
   PackColumns pack_pair_columns;
   void (*widen[kTypes])(const void* src, int64_t n, float* dst);
   void (*narrow[kTypes])(const float* src, int64_t n, void* dst);  // round to nearest even

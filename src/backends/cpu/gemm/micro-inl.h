@@ -8,6 +8,7 @@
 
 #include "backends/cpu/gemm/kernels.h"
 #include "backends/cpu/vec-inl.h"
+#include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace dgpu::cpu::gemm::HWY_NAMESPACE {
@@ -109,16 +110,9 @@ HWY_INLINE void transpose(const char* const* rows, int64_t offset, VU* r) {
 }
 #endif
 
-// Stores one transposed 4-byte unit of source: an f32, or two 16-bit values that become two k or stay a pair.
 struct Pair {
   using T = uint16_t;
 };
-HWY_INLINE void put_unit(F32, VU u, float* p, int) { hn::StoreU(hn::BitCast(D(), u), D(), p); }
-HWY_INLINE void put_unit(Pair, VU u, float* p, int) { hn::StoreU(hn::BitCast(D(), u), D(), p); }
-HWY_INLINE void put_unit(BF16, VU u, float* p, int width) {
-  hn::StoreU(hn::BitCast(D(), hn::ShiftLeft<16>(u)), D(), p);
-  hn::StoreU(hn::BitCast(D(), hn::And(u, hn::Set(DU(), 0xffff0000u))), D(), p + width);
-}
 HWY_INLINE V f16_value(VU low16) {
 #if DGPU_VEC_NATIVE_F16
   const hn::Rebind<uint16_t, D> d16;
@@ -128,12 +122,36 @@ HWY_INLINE V f16_value(VU low16) {
   return f16_from_bits(low16);
 #endif
 }
+
+template <bool kStream>
+HWY_INLINE void put(V v, float* p) {
+  if constexpr (kStream) {
+    hn::Stream(v, D(), p);
+  } else {
+    hn::StoreU(v, D(), p);
+  }
+}
+// Stores one transposed 4-byte unit of source: an f32, or two 16-bit values that become two k or stay a pair.
+template <bool kStream>
+HWY_INLINE void put_unit(F32, VU u, float* p, int) {
+  put<kStream>(hn::BitCast(D(), u), p);
+}
+template <bool kStream>
+HWY_INLINE void put_unit(Pair, VU u, float* p, int) {
+  put<kStream>(hn::BitCast(D(), u), p);
+}
+template <bool kStream>
+HWY_INLINE void put_unit(BF16, VU u, float* p, int width) {
+  put<kStream>(hn::BitCast(D(), hn::ShiftLeft<16>(u)), p);
+  put<kStream>(hn::BitCast(D(), hn::And(u, hn::Set(DU(), 0xffff0000u))), p + width);
+}
+template <bool kStream>
 HWY_INLINE void put_unit(F16, VU u, float* p, int width) {
-  hn::StoreU(f16_value(hn::And(u, hn::Set(DU(), 0xffffu))), D(), p);
-  hn::StoreU(f16_value(hn::ShiftRight<16>(u)), D(), p + width);
+  put<kStream>(f16_value(hn::And(u, hn::Set(DU(), 0xffffu))), p);
+  put<kStream>(f16_value(hn::ShiftRight<16>(u)), p + width);
 }
 
-template <class Tag>
+template <class Tag, bool kStream>
 void pack_rows(const void* const* rows, int64_t k, int width, void* panel) {
   using T = typename Tag::T;
   constexpr bool kPair = std::is_same_v<Tag, Pair>;
@@ -148,7 +166,7 @@ void pack_rows(const void* const* rows, int64_t k, int width, void* panel) {
       VU t[kLanes];
       transpose(bytes + g, done * static_cast<int64_t>(sizeof(T)), t);
 #pragma GCC unroll 16
-      for (int u = 0; u < kLanes; ++u) put_unit(Tag(), t[u], out + g + u * kPanelUnits * width, width);
+      for (int u = 0; u < kLanes; ++u) put_unit<kStream>(Tag(), t[u], out + g + u * kPanelUnits * width, width);
     }
     out += kLanes * kPanelUnits * width;
   }
@@ -164,6 +182,7 @@ void pack_rows(const void* const* rows, int64_t k, int width, void* panel) {
       }
     }
   }
+  if constexpr (kStream) hwy::FlushStream();
 }
 
 constexpr int kColumnsAhead = 16;  // k that pack_columns reads ahead

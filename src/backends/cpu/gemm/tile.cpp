@@ -177,7 +177,7 @@ float* scratch(Slot slot, int64_t floats) {
 }
 
 void pack_panels(const Kernels& t, Unit unit, const Source& s, int64_t count, int64_t available, int64_t k, int width,
-                 float* panels, int64_t panel_floats) {
+                 float* panels, int64_t panel_floats, Reader reader) {
   const int type = static_cast<int>(s.type);
   const bool along_k = s.col == 1 || k == 1;
   if (!along_k && s.row == 1 && s.index == nullptr) {
@@ -193,7 +193,11 @@ void pack_panels(const Kernels& t, Unit unit, const Source& s, int64_t count, in
     }
     const void* rows[kMaxWidth];
     for (int i = 0; i < width; ++i) rows[i] = s.at(i0 + std::min<int64_t>(i, valid - 1), 0);
-    (unit == Unit::fma ? t.pack_rows[type] : t.pack_pair_rows)(rows, k, width, panels);
+    if (reader == Reader::kFar) {
+      (unit == Unit::fma ? t.stream_rows[type] : t.stream_pair_rows)(rows, k, width, panels);
+    } else {
+      (unit == Unit::fma ? t.pack_rows[type] : t.pack_pair_rows)(rows, k, width, panels);
+    }
   }
 }
 

@@ -67,9 +67,12 @@ void run_tile(const Tile& tile);
 void finish_tile(const Tile& tile, const float* partials, int64_t parts, int64_t part_floats, int64_t ld);
 
 // Panels, `panel_floats` apart, of rows [0, count) of `s`, `width` rows each, for k in [0, k). Up to `available` >=
-// count rows may be read.
+// count rows may be read. kFar: for other cores to read. What they hold of the panels of an earlier product must leave
+// their caches first; stores past the caches do not wait for that, which on a processor with several last-level caches
+// takes longer than the packing.
+enum class Reader { kNear, kFar };
 void pack_panels(const Kernels& t, Unit unit, const Source& s, int64_t count, int64_t available, int64_t k, int width,
-                 float* panels, int64_t panel_floats);
+                 float* panels, int64_t panel_floats, Reader reader = Reader::kNear);
 // Row i as contiguous f32 (fma) or bf16 (bf16_dot) values.
 void copy_row(const Kernels& t, Unit unit, const Source& s, int64_t i, int64_t k, void* dst);
 
