@@ -126,10 +126,12 @@ std::function<void(int)> onednn(OneDnn& d, const Shape& s, Type type, bool weigh
   const dnnl::matmul::primitive_desc pd(dnnl::matmul::desc(src, weights, bias_md, dst), attr, d.engine);
   *impl = pd.impl_info_str();
   std::vector<memory> w;
+  const auto own_bytes = std::make_shared<std::vector<Bytes>>();
   for (auto& copy : b) {
     memory given(plain, d.engine, copy.data());
     if (any && pd.weights_desc() != plain) {
-      memory own(pd.weights_desc(), d.engine);
+      own_bytes->emplace_back(pd.weights_desc().get_size());
+      memory own(pd.weights_desc(), d.engine, own_bytes->back().data());
       dnnl::reorder(given, own).execute(d.stream, given, own);
       d.stream.wait();
       w.push_back(own);
@@ -140,7 +142,7 @@ std::function<void(int)> onednn(OneDnn& d, const Shape& s, Type type, bool weigh
   const memory am(src, d.engine, const_cast<char*>(a.data())), om(dst, d.engine, out.data());
   const memory bm(bias_md, d.engine, const_cast<char*>(bias.data()));
   const dnnl::matmul primitive(pd);
-  return [&d, primitive, am, om, bm, w](int copy) {
+  return [&d, primitive, am, om, bm, w, own_bytes](int copy) {
     primitive.execute(d.stream, {{DNNL_ARG_SRC, am},
                                  {DNNL_ARG_WEIGHTS, w[static_cast<size_t>(copy)]},
                                  {DNNL_ARG_BIAS, bm},
