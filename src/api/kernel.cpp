@@ -58,8 +58,7 @@ dgpuStatus_t dgpuKernelLaunch(dgpuStream_t stream, dgpuKernel_t kernel, uint64_t
   return entry("dgpuKernelLaunch", [&]() -> Status {
     DGPU_PIN(Stream, pinned, stream);
     DGPU_PIN(Kernel, function, kernel);
-    const uint64_t grid[3] = {grid_x, grid_y, grid_z};
-    return function->launch(*pinned, "dgpuKernelLaunch", grid, types, values, count);
+    return function->launch(*pinned, "dgpuKernelLaunch", grid_x, grid_y, grid_z, types, values, count);
   });
 }
 

@@ -39,6 +39,7 @@ Status create_stream(dgpuContext_t context, dgpuDevice_t device, const dgpuStrea
   wanted.blocking_submit = known.flags & DGPU_STREAM_BLOCKING_SUBMIT;
   Ref<Stream> stream;
   DGPU_TRY(Stream::create(owner.ref(), index, wanted, stream));
+  stream->set_owned(true);
   return handle_publish(std::move(stream), out_stream, owner->scope());
 }
 

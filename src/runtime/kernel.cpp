@@ -147,34 +147,35 @@ constexpr const char* kValueNames[] = {
     "values[16]", "values[17]", "values[18]", "values[19]", "values[20]", "values[21]", "values[22]", "values[23]"};
 static_assert(std::size(kValueNames) == Kernel::kMaxParams);
 
-bool multiply_overflows(const uint64_t grid[3]) {
+bool multiply_overflows(uint64_t x, uint64_t y, uint64_t z) {
   uint64_t product = 0;
-  return __builtin_mul_overflow(grid[0], grid[1], &product) || __builtin_mul_overflow(product, grid[2], &product);
+  return __builtin_mul_overflow(x, y, &product) || __builtin_mul_overflow(product, z, &product);
 }
 }  // namespace
 
-Status Kernel::launch(Stream& stream, const char* function, const uint64_t grid[3], const uint32_t* types,
-                      const uint64_t* values, uint32_t count) {
+Status Kernel::launch(Stream& stream, const char* function, uint64_t grid_x, uint64_t grid_y, uint64_t grid_z,
+                      const uint32_t* types, const uint64_t* values, uint32_t count) {
   DGPU_TRY(same_context(stream.context(), context_.get(), "kernel"));
   dgpuBackendKernel* const kernel = per_device_[stream.device_index()];
   if (!kernel) {
     return fail(DGPU_STATUS_UNSUPPORTED, "stream", "{} does not run host functions", stream.device().label());
   }
   DGPU_TRY(check_arguments(types, values, count));
-  const bool empty = grid[0] == 0 || grid[1] == 0 || grid[2] == 0;
-  if (!empty && multiply_overflows(grid)) {
-    return fail(DGPU_STATUS_INVALID_ARGUMENT, "grid_x", "the grid {} x {} x {} has more than 2^64 points", grid[0],
-                grid[1], grid[2]);
+  const bool empty = grid_x == 0 || grid_y == 0 || grid_z == 0;
+  if (!empty && multiply_overflows(grid_x, grid_y, grid_z)) {
+    return fail(DGPU_STATUS_INVALID_ARGUMENT, "grid_x", "the grid {} x {} x {} has more than 2^64 points", grid_x,
+                grid_y, grid_z);
   }
   Submission submission(stream, function);
   const Status begun = submission.begin(1, Submission::kernel_bytes(count));
   if (begun != DGPU_STATUS_SUCCESS) return begun;
-  dgpuCommandKernel command{
-      sizeof(dgpuCommandKernel), kernel, {grid[0], grid[1], grid[2]}, nullptr, nullptr, nullptr, count, 0};
+  dgpuBackendRef* refs = nullptr;
+  uint64_t* bits = nullptr;
+  uint32_t* kinds = nullptr;
   if (count) {
-    auto* refs = static_cast<dgpuBackendRef*>(submission.arguments(count * sizeof(dgpuBackendRef)));
-    auto* bits = static_cast<uint64_t*>(submission.arguments(count * sizeof(uint64_t)));
-    auto* kinds = static_cast<uint32_t*>(submission.arguments(count * sizeof(uint32_t)));
+    refs = static_cast<dgpuBackendRef*>(submission.arguments(count * sizeof(dgpuBackendRef)));
+    bits = static_cast<uint64_t*>(submission.arguments(count * sizeof(uint64_t)));
+    kinds = static_cast<uint32_t*>(submission.arguments(count * sizeof(uint32_t)));
     for (uint32_t i = 0; i < count; ++i) {
       kinds[i] = types[i];
       bits[i] = values[i];
@@ -185,12 +186,9 @@ Status Kernel::launch(Stream& stream, const char* function, const uint64_t grid[
       DGPU_TRY(submission.device_ref(location, kValueNames[i], refs[i]));
       bits[i] = refs[i].native;
     }
-    command.types = kinds;
-    command.values = bits;
-    command.refs = refs;
   }
   Slot& slot = submission.add(empty ? DGPU_COMMAND_MARKER : DGPU_COMMAND_KERNEL, name_.c_str(), this);
-  slot.kernel = command;
+  slot.kernel = {sizeof(dgpuCommandKernel), kernel, {grid_x, grid_y, grid_z}, kinds, bits, refs, count, 0};
   submission.commit();
   return DGPU_STATUS_SUCCESS;
 }

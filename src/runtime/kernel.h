@@ -26,8 +26,8 @@ class Kernel final : public Object {
   uint32_t flags() const { return flags_; }
   const std::vector<uint32_t>& arguments() const { return arguments_; }  // DGPU_ARG_*, without grid and user
 
-  Status launch(Stream& stream, const char* function, const uint64_t grid[3], const uint32_t* types,
-                const uint64_t* values, uint32_t count);
+  Status launch(Stream& stream, const char* function, uint64_t grid_x, uint64_t grid_y, uint64_t grid_z,
+                const uint32_t* types, const uint64_t* values, uint32_t count);
 
  private:
   Kernel(Ref<Context> context, std::string_view name, std::string_view signature, uint32_t flags);

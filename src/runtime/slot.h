@@ -41,7 +41,7 @@ struct WaitPoint {
   uint64_t value;
 };
 
-struct Slot {
+struct alignas(64) Slot {
   // The command of the backend; `value` and `kind` are set for all kinds of slots.
   dgpuBackendCommand command;
   union {
@@ -56,12 +56,13 @@ struct Slot {
     } callback;
     HostTask task;
   };
-  SlotKind kind;
+  // From here on a line that no backend looks at.
+  alignas(64) SlotKind kind;
   bool skipped;          // retires without having run
   bool done;             // not of the backend: has run; atomic, see is_done and set_done
   Status result;         // with done: SUCCESS or the failure
   ErrorRecord* error;    // with a failed result
-  Object* keep;          // reference dropped when the value retires
+  Object* keep;          // reference dropped when the slot is taken back; atomic, see take_keep
   Stamp* stamp;          // likewise
   const char* function;  // API function that submitted it; static storage
   const char* op;        // operator or kernel, "" if none; lives as long as `keep`
@@ -69,6 +70,17 @@ struct Slot {
   Work work;             // of callbacks and tasks
   void* stream;          // for work
 
+  // Takes the reference out, by the pump or by the submitter of the next command. A command that needs the same object
+  // as the one before takes over its reference: it retires later, and a counter is spared.
+  Object* take_keep() {
+    std::atomic_ref<Object*> shared(keep);
+    return shared.load(std::memory_order_relaxed) ? shared.exchange(nullptr, std::memory_order_acq_rel) : nullptr;
+  }
+  bool take_keep_of(Object* object) {
+    std::atomic_ref<Object*> shared(keep);
+    return shared.load(std::memory_order_relaxed) == object &&
+           shared.compare_exchange_strong(object, nullptr, std::memory_order_acq_rel);
+  }
   bool is_done() { return std::atomic_ref<bool>(done).load(std::memory_order_acquire); }
   void set_done() { std::atomic_ref<bool>(done).store(true, std::memory_order_release); }
 };

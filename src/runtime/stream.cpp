@@ -175,7 +175,10 @@ Status Stream::wait(uint64_t value, uint64_t timeout_ns) {
     }
     timeout_ns = deadline.remaining_ns();
   }
-  return timeline_->wait(value, timeout_ns);
+  const Status status = timeline_->wait(value, timeout_ns);
+  // What the stream kept for the commands goes now, on a thread that has nothing better to do.
+  if (reclaimed_.load(std::memory_order_relaxed) < value && timeline_->retired() >= value) tidy();
+  return status;
 }
 
 Status wait_for(Timeline& timeline, uint64_t value, uint64_t timeout_ns) {

@@ -1,4 +1,7 @@
 // The pump of a stream: hands commands on, retires them. One thread at a time, without any lock.
+#include <algorithm>
+#include <utility>
+
 #include "backend/registry.h"
 #include "base/log.h"
 #include "base/struct.h"
@@ -11,34 +14,59 @@ namespace dgpu {
 namespace {
 constexpr uint64_t kReportShift = 32;
 constexpr uint64_t kRequest = 1;
+constexpr uint64_t kReclaimEvery = 64;  // commands; how often a submitter looks for slots to take back
 
 // Settling a value can wake another stream, whose pump then runs after this one on the same thread, not inside it: long
 // chains of streams must not grow the stack.
 thread_local bool pumping = false;
 thread_local Stream* still_to_pump = nullptr;
 
+inline uint64_t load(const std::atomic<uint64_t>& value) { return value.load(std::memory_order_relaxed); }
+
 void drop(Runtime& runtime, Object* object) {
   if (!object->unref_unless_last()) runtime.unref_later(object);
 }
 }  // namespace
 
+// While it lives, streams that get news on this thread are pumped when it ends.
+class Stream::PumpTurn {
+ public:
+  PumpTurn() : outermost_(!std::exchange(pumping, true)) {}
+  ~PumpTurn() {
+    if (!outermost_) return;
+    while (Stream* stream = still_to_pump) {
+      still_to_pump = stream->pump_next;
+      Runtime& runtime = stream->context_->runtime();
+      stream->run_pump();
+      drop(runtime, stream);
+    }
+    pumping = false;
+  }
+  PumpTurn(const PumpTurn&) = delete;
+  PumpTurn& operator=(const PumpTurn&) = delete;
+  bool outermost() const { return outermost_; }
+
+ private:
+  const bool outermost_;
+};
+
 void Stream::request(uint64_t news) {
   if (news_.fetch_add(news, std::memory_order_acq_rel) != 0) return;  // whoever pumps sees it
-  if (pumping) {
-    ref();
-    pump_next = still_to_pump;
-    still_to_pump = this;
-    return;
-  }
-  pumping = true;
-  run_pump();
-  while (Stream* stream = still_to_pump) {
-    still_to_pump = stream->pump_next;
-    Runtime& runtime = stream->context_->runtime();
-    stream->run_pump();
-    drop(runtime, stream);
-  }
-  pumping = false;
+  const PumpTurn turn;
+  if (turn.outermost()) return run_pump();
+  ref();
+  pump_next = still_to_pump;
+  still_to_pump = this;
+}
+
+void Stream::tidy() {
+  tidy_.store(true, std::memory_order_release);
+  request(kRequest);
+}
+
+void Stream::set_owned(bool owned) noexcept {
+  owned_.store(owned, std::memory_order_release);
+  if (!owned) tidy();
 }
 
 // The caller has made news_ non-zero from zero.
@@ -48,7 +76,7 @@ void Stream::run_pump() {
   uint32_t drops = 0;
   for (;;) {
     reported_ += seen >> kReportShift;
-    drops += pass();
+    drops += pass(seen >> kReportShift);
     // When this reaches zero another thread may pump, and drop the last reference if this one holds none.
     const uint64_t left = news_.fetch_sub(seen, std::memory_order_acq_rel) - seen;
     if (!left) break;
@@ -59,29 +87,63 @@ void Stream::run_pump() {
 
 // Returns the number of references that the caller has to drop afterwards: the stream holds one on itself while
 // anything is in flight.
-uint32_t Stream::pass() {
+uint32_t Stream::pass(bool reports) {
   const uint64_t submitted = timeline_->submitted();
-  if (!held_ && submitted != retired_) {
+  if (!held_ && submitted != load(reclaimed_)) {
     ref();
     held_ = true;
   }
-  take_reports();
+  if (must_attend()) attend();
+  const bool asked = tidy_.load(std::memory_order_relaxed) && tidy_.exchange(false, std::memory_order_acq_rel);
+  if (asked || submitted >= look_at_) {
+    arrived_ = timeline_->retired();
+    look_at_ = submitted + kReclaimEvery;
+  }
+  if (reports) {
+    take_progress(progress_.load(std::memory_order_acquire));
+    if (report_made_.load(std::memory_order_acquire)) fail_from(report_.value, report_.record);
+  }
+  take_ends();
   for (bool more = true; more;) {
+    const uint64_t known = reported_;
     more = retire_ready(submitted);
     more |= dispatch_ready(submitted);
+    more |= reported_ != known;
   }
   if (lost_.load(std::memory_order_acquire) && timeline_->settled() < submitted) timeline_->settle(submitted);
-  if (!held_ || retired_ != submitted) return 0;
+  if (attending_ && next_ > submitted && special_ <= load(reclaimed_) && !must_attend()) {
+    attending_ = false;
+    progress_.fetch_and(~kAttend, std::memory_order_relaxed);
+  }
+  // The thread that reported last may not have left yet where only the timeline tells that all has retired.
+  if (!held_ || load(reclaimed_) != submitted || reported_ < handed_) return 0;
   held_ = false;
   return 1;
 }
 
-void Stream::take_reports() {
-  if (report_made_.load(std::memory_order_acquire)) fail_from(report_.value, report_.record);
+// Reasons that do not lie in the slots.
+bool Stream::must_attend() const {
+  return failed_ || !owned_.load(std::memory_order_acquire) || abort_.load(std::memory_order_acquire);
+}
+
+void Stream::take_progress(uint64_t word) {
+  const uint64_t progress = word & ~kAttend;
+  reported_ += progress - progress_seen_;
+  progress_seen_ = progress;
+}
+
+// From here on every report comes to the pump; what came past it is taken over.
+void Stream::attend() {
+  if (attending_) return;
+  attending_ = true;
+  take_progress(progress_.fetch_or(kAttend, std::memory_order_acq_rel));
+}
+
+void Stream::take_ends() {
   if (const ErrorRecord* record = abort_.load(std::memory_order_acquire)) {
     const bool lost = lost_.load(std::memory_order_acquire);
-    const uint64_t first = lost ? retired_ + 1 : next_;
-    if (first <= timeline_->submitted()) fail_from(first, *record);
+    const uint64_t first = lost ? timeline_->settled() + 1 : next_;
+    if (first <= timeline_->submitted()) fail_from(lost ? kUnsettled : first, *record);
     if (armed_.load(std::memory_order_acquire) && waited_->remove_waiter(&waiter_)) {
       armed_.store(false, std::memory_order_relaxed);
       drop(context_->runtime(), this);
@@ -93,7 +155,11 @@ void Stream::take_reports() {
 void Stream::fail_from(uint64_t value, ErrorRecord record) {
   if (failed_) return;
   failed_ = true;
-  timeline_->open_failure(value, record);
+  attend();
+  if (value == kUnsettled)
+    timeline_->open_failure_behind_settled(record);
+  else
+    timeline_->open_failure(value, record);
   {
     std::lock_guard lock(failure_mutex_);
     failure_ = std::move(record);
@@ -105,12 +171,14 @@ void Stream::fail_from(uint64_t value, ErrorRecord record) {
 // ---- retiring ------------------------------------------------------------------------------------------------------
 
 bool Stream::retire_ready(uint64_t submitted) {
-  uint64_t value = retired_;
+  const uint64_t before = load(reclaimed_);
+  const uint64_t arrived = std::max(arrived_, reported_);
+  uint64_t value = before;
   while (value + 1 < next_ && value < submitted) {
     Slot& s = slot(value + 1);
     const bool reported = s.kind == SlotKind::backend && !s.skipped;
     if (reported) {
-      if (value + 1 > reported_) break;
+      if (value + 1 > arrived) break;
     } else {
       if (!s.is_done()) break;
       if (s.result < 0) fail_from(value + 1, s.error ? *s.error : make_record(&s, value + 1, s.result, nullptr, 0));
@@ -118,9 +186,9 @@ bool Stream::retire_ready(uint64_t submitted) {
     finish(s, reported);
     ++value;
   }
-  if (value == retired_) return false;
-  device_.count_commands(value - retired_);
-  retired_ = value;
+  if (value == before) return false;
+  device_.count_commands(value - before);
+  reclaimed_.store(value, std::memory_order_release);
   timeline_->retire(value);
   return true;
 }
@@ -133,7 +201,7 @@ void Stream::finish(Slot& s, bool reported) {
     }
     s.stamp->unref();
   }
-  if (s.keep) drop(context_->runtime(), s.keep);
+  if (Object* const keep = s.take_keep()) drop(context_->runtime(), keep);
   delete s.error;
   if (s.arena_end) arena_.release(s.arena_end);
 }
@@ -144,7 +212,7 @@ bool Stream::dispatch_ready(uint64_t submitted) {
   const uint64_t handed = handed_;
   bool progress = false;
   while (next_ <= submitted) {
-    if (barrier_ > retired_ && !lost_.load(std::memory_order_relaxed)) break;
+    if (barrier_ > load(reclaimed_) && !lost_.load(std::memory_order_relaxed)) break;
     if (!dispatch_one(slot(next_))) break;
     ++next_;
     progress = true;
@@ -157,7 +225,11 @@ bool Stream::dispatch_ready(uint64_t submitted) {
 // False if the slot has to wait.
 bool Stream::dispatch_one(Slot& s) {
   // Device loss decides outcomes at once; nobody waits for what the device still holds.
-  const bool earlier_retired = retired_ + 1 == next_ || lost_.load(std::memory_order_acquire);
+  if (s.kind != SlotKind::backend || s.stamp) [[unlikely]] {
+    attend();
+    special_ = next_;
+  }
+  const bool earlier_retired = load(reclaimed_) + 1 == next_ || lost_.load(std::memory_order_acquire);
   switch (s.kind) {
     case SlotKind::backend:
       if (failed_) break;
@@ -188,7 +260,7 @@ void Stream::flush_batch() {
   const unsigned count = batched_;
   batched_ = 0;
   const uint64_t before = handed_;
-  if (reported_ >= handed_) {
+  if (reported_ >= handed_ && reported_ != batch_[0]->value - 1) {
     // The backend holds nothing: reports may start behind values that it never sees.
     reported_ = last_reported_ = batch_[0]->value - 1;
   }
@@ -327,7 +399,7 @@ void Stream::core_done(Slot& s, Status result, ErrorRecord record) {
 // ---- reports of the backend ----
 
 void Stream::advance(uint64_t value, dgpuStatus_t outcome, const char* message, int32_t native_code) noexcept {
-  if (value <= last_reported_ || value > submitted()) {
+  if (value <= last_reported_ || slot(value).command.value != value) {
     // One that does it does it always: the first, and then ever fewer, are enough.
     const uint32_t before = ignored_reports_.fetch_add(1, std::memory_order_relaxed);
     if ((before & (before + 1)) != 0) return;
@@ -344,6 +416,15 @@ void Stream::advance(uint64_t value, dgpuStatus_t outcome, const char* message, 
   }
   const uint64_t newly = value - last_reported_;
   last_reported_ = value;
+  uint64_t progress = progress_.load(std::memory_order_relaxed);
+  if (!(progress & kAttend) && !report_made_.load(std::memory_order_relaxed)) {
+    const PumpTurn turn;
+    timeline_->retire(value);
+    // The last access: once this is told the stream may be gone.
+    if (progress_.compare_exchange_strong(progress, progress + newly, std::memory_order_release,
+                                          std::memory_order_relaxed))
+      return;
+  }
   // One step tells the report and asks for the pump: after it the stream may be gone.
   request(newly << kReportShift | kRequest);
 }

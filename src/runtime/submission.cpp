@@ -2,11 +2,32 @@
 
 #include <cstring>
 #include <new>
+#include <thread>
 
 #include "base/thread.h"
 #include "runtime/runtime.h"
 
 namespace dgpu {
+
+namespace {
+constexpr unsigned kYields = 1000;  // for a pump on another thread, before a queue counts as full
+constexpr uint64_t kAhead = 12;  // slots; by then the lines of a slot have come from the core that ran its last command
+
+inline void prefetch_for_write(const void* address) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(address)));
+#else
+  __builtin_prefetch(address, 1);
+#endif
+}
+
+// What a backend may have written of a slot, and what it leaves alone.
+inline void prefetch_slot(const Slot& slot) {
+  prefetch_for_write(&slot.command);
+  prefetch_for_write(&slot.copy);
+  prefetch_for_write(&slot.kind);
+}
+}  // namespace
 
 Submission::~Submission() {
   if (!lock_.owns_lock()) return;
@@ -15,8 +36,7 @@ Submission::~Submission() {
     Slot& s = stream_.slot(base_ + i);
     if (s.kind == SlotKind::task && s.task.drop) tasks.push_back(s.task);
     if (s.stamp) s.stamp->unref();
-    // The caller holds what it offered, so that this is never the last reference.
-    if (s.keep) s.keep->unref();
+    s.keep = nullptr;  // no reference was taken yet
   }
   if (bytes_) stream_.arena_.rewind(arena_before_);
   lock_.unlock();
@@ -39,26 +59,34 @@ Status Submission::begin(uint32_t commands, size_t argument_bytes, bool accept_f
       return stream_.refusal();
     }
     base_ = stream_.reserved_;
-    const bool slots_free = base_ + commands - stream_.timeline_->retired() <= capacity;
+    const uint64_t reclaimed = stream_.reclaimed_.load(std::memory_order_acquire);
+    const bool slots_free = base_ + commands - reclaimed <= capacity;
     if (slots_free) [[likely]] {
       if (argument_bytes == 0) break;
       arena_before_ = stream_.arena_.head();
       bytes_ = static_cast<std::byte*>(stream_.arena_.allocate(argument_bytes));
       if (bytes_) break;
     }
-    DGPU_TRY(wait_for_room(commands, slots_free));
+    DGPU_TRY(wait_for_room(slots_free ? reclaimed + 1 : base_ + commands - capacity));
     if (!lock_.owns_lock()) return DGPU_STATUS_QUEUE_FULL;
   }
+  prefetch_slot(stream_.slot(base_ + kAhead));
   bytes_left_ = argument_bytes;
   room_ = commands;
   return DGPU_STATUS_SUCCESS;
 }
 
-// Comes back with the lock when something has retired, without it if the stream does not wait.
-Status Submission::wait_for_room(uint32_t commands, bool arguments_full) {
-  const uint64_t retired = stream_.timeline_->retired();
-  const uint64_t needed = arguments_full ? retired + 1 : base_ + commands - (stream_.mask_ + 1);
+// Comes back with the lock when `needed` was taken back, without it if the stream does not wait.
+Status Submission::wait_for_room(uint64_t needed) {
   lock_.unlock();
+  // What has retired is taken back by the pump. It runs here, unless another thread is at it.
+  for (unsigned i = 0; i < kYields && stream_.timeline_->retired() >= needed; ++i) {
+    if (i) std::this_thread::yield();
+    stream_.tidy();
+    if (stream_.reclaimed_.load(std::memory_order_acquire) < needed) continue;
+    lock_.lock();
+    return DGPU_STATUS_SUCCESS;
+  }
   if (!stream_.blocking_submit_) return DGPU_STATUS_SUCCESS;
   if (in_host_callback()) {
     return fail(DGPU_STATUS_NOT_PERMITTED, "stream",
@@ -121,8 +149,7 @@ Slot& Submission::next(SlotKind kind, const char* op, Object* keep) {
   s.done = false;
   s.result = DGPU_STATUS_SUCCESS;
   s.error = nullptr;
-  if (keep) keep->ref();
-  s.keep = keep;
+  s.keep = keep;  // the caller holds it until commit
   s.stamp = nullptr;
   s.function = function_;
   s.op = op;
@@ -195,6 +222,10 @@ void Submission::add_task(std::function<Status()> body, const char* op, Object* 
 
 uint64_t Submission::commit() {
   const uint64_t last = base_ + added_;
+  for (uint64_t value = base_ + 1; value <= last; ++value) {
+    Object* const keep = stream_.slot(value).keep;
+    if (keep && !stream_.slot(value - 1).take_keep_of(keep)) keep->ref();
+  }
   if (bytes_) stream_.slot(last).arena_end = stream_.arena_.head();
   stream_.reserved_ = last;
   stream_.timeline_->publish_submitted(last);

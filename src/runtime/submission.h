@@ -80,7 +80,7 @@ class Submission {
  private:
   static constexpr size_t round16(size_t n) { return (n + 15) & ~size_t{15}; }
   Slot& next(SlotKind kind, const char* op, Object* keep);
-  Status wait_for_room(uint32_t commands, bool arguments_full);
+  Status wait_for_room(uint64_t needed);
 
   Stream& stream_;
   const char* const function_;

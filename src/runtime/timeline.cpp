@@ -27,9 +27,9 @@ Timeline::Timeline(Ref<Context> context, Owner owner, uint64_t initial)
     : Object(Kind::timeline),
       settled_(initial),
       retired_(initial),
-      submitted_(owner == Owner::user ? UINT64_MAX : initial),
       owner_(owner),
-      context_(std::move(context)) {
+      context_(std::move(context)),
+      submitted_(owner == Owner::user ? UINT64_MAX : initial) {
   if (context_) context_->add_timeline(this);
 }
 
@@ -38,8 +38,8 @@ Timeline::~Timeline() {
 }
 
 Status Timeline::outcome(uint64_t value, ErrorRecord* record) const {
-  if (value > settled()) return DGPU_STATUS_NOT_READY;
-  if (failures_.load(std::memory_order_acquire) == 0) return DGPU_STATUS_SUCCESS;
+  if (value > settled_.load(std::memory_order_seq_cst)) return DGPU_STATUS_NOT_READY;
+  if (failures_.load(std::memory_order_seq_cst) == 0) return DGPU_STATUS_SUCCESS;
   std::lock_guard lock(mutex_);
   const auto after = std::upper_bound(failed_.begin(), failed_.end(), value,
                                       [](uint64_t v, const Interval& interval) { return v < interval.first; });
@@ -75,7 +75,9 @@ Status Timeline::wait(uint64_t value, uint64_t timeout_ns) {
   if (timeout_ns == 0) return DGPU_STATUS_TIMEOUT;
   const Deadline deadline(timeout_ns);
   std::unique_lock lock(mutex_);
-  sleepers_.fetch_add(1, std::memory_order_seq_cst);  // pairs with the store in settle
+  Sleeper self{value, sleepers_};
+  sleepers_ = &self;
+  watch(value);
   Status status = DGPU_STATUS_SUCCESS;
   while (settled_.load(std::memory_order_seq_cst) < value) {
     status = interrupted_.load(std::memory_order_relaxed);
@@ -88,7 +90,9 @@ Status Timeline::wait(uint64_t value, uint64_t timeout_ns) {
       break;
     }
   }
-  sleepers_.fetch_sub(1, std::memory_order_relaxed);
+  Sleeper** at = &sleepers_;
+  while (*at != &self) at = &(*at)->next;
+  *at = self.next;
   lock.unlock();
   if (status == DGPU_STATUS_TIMEOUT) return status;
   if (status < 0) {
@@ -101,11 +105,8 @@ Status Timeline::wait(uint64_t value, uint64_t timeout_ns) {
 
 bool Timeline::add_waiter(TimelineWaiter* waiter, uint64_t value) {
   std::lock_guard lock(mutex_);
-  sleepers_.fetch_add(1, std::memory_order_seq_cst);
-  if (settled_.load(std::memory_order_seq_cst) >= value) {
-    sleepers_.fetch_sub(1, std::memory_order_relaxed);
-    return false;
-  }
+  watch(value);
+  if (settled_.load(std::memory_order_seq_cst) >= value) return false;
   waiter->value = value;
   waiter->next = waiters_;
   waiter->linked = true;
@@ -120,23 +121,36 @@ bool Timeline::remove_waiter(TimelineWaiter* waiter) {
   while (*at != waiter) at = &(*at)->next;
   *at = waiter->next;
   waiter->linked = false;
-  sleepers_.fetch_sub(1, std::memory_order_relaxed);
   return true;
 }
 
+// Under the mutex, before the caller looks at settled_ a last time: pairs with settle.
+void Timeline::watch(uint64_t value) {
+  if (value < watched_.load(std::memory_order_relaxed)) watched_.store(value, std::memory_order_seq_cst);
+}
+
 void Timeline::settle(uint64_t value) {
-  settled_.store(value, std::memory_order_seq_cst);
-  if (sleepers_.load(std::memory_order_seq_cst) != 0) wake(value);
+  lift(settled_, value);
+  if (watched_.load(std::memory_order_seq_cst) <= value) wake(value);
 }
 
 void Timeline::wake(uint64_t value) {
   TimelineWaiter* due = nullptr;
   {
     std::lock_guard lock(mutex_);
+    uint64_t later = UINT64_MAX;  // smallest value that somebody still waits for
+    bool sleeper_due = false;
+    for (const Sleeper* sleeper = sleepers_; sleeper; sleeper = sleeper->next) {
+      if (sleeper->value <= value)
+        sleeper_due = true;
+      else
+        later = std::min(later, sleeper->value);
+    }
     TimelineWaiter** at = &waiters_;
     while (*at) {
       TimelineWaiter* waiter = *at;
       if (waiter->value > value) {
+        later = std::min(later, waiter->value);
         at = &waiter->next;
         continue;
       }
@@ -144,9 +158,10 @@ void Timeline::wake(uint64_t value) {
       waiter->linked = false;
       waiter->next = due;
       due = waiter;
-      sleepers_.fetch_sub(1, std::memory_order_relaxed);
     }
-    woken_.notify_all();
+    // Whoever settles more meanwhile has seen the old, smaller value and comes here, too.
+    watched_.store(later, std::memory_order_seq_cst);
+    if (sleeper_due) woken_.notify_all();
   }
   while (due) {
     TimelineWaiter* waiter = due;
@@ -172,7 +187,7 @@ Status Timeline::fail(uint64_t value, ErrorRecord record) {
     retired_.store(value, std::memory_order_release);
     settled_.store(value, std::memory_order_seq_cst);
   }
-  if (sleepers_.load(std::memory_order_seq_cst) != 0) wake(value);
+  if (watched_.load(std::memory_order_seq_cst) <= value) wake(value);
   return DGPU_STATUS_SUCCESS;
 }
 
@@ -218,12 +233,20 @@ void Timeline::add_interval(uint64_t first, uint64_t last, ErrorRecord record) {
   if (failed_.size() >= kKeptRecords) failed_[failed_.size() - kKeptRecords].record = nullptr;
   const Status status = record->status;
   failed_.push_back({first, last, status, std::move(record)});
-  failures_.fetch_add(1, std::memory_order_release);
+  failures_.fetch_add(1, std::memory_order_seq_cst);
 }
 
 void Timeline::open_failure(uint64_t first, ErrorRecord record) {
   std::lock_guard lock(mutex_);
   add_interval(first, kOpen, std::move(record));
+}
+
+// A value that settles before the interval counts as open keeps its success; one that settles later finds it.
+void Timeline::open_failure_behind_settled(ErrorRecord record) {
+  std::lock_guard lock(mutex_);
+  const uint64_t first = settled_.load(std::memory_order_seq_cst) + 1;
+  add_interval(first, kOpen, std::move(record));
+  failed_.back().first = settled_.load(std::memory_order_seq_cst) + 1;
 }
 
 void Timeline::close_failure(uint64_t last) {

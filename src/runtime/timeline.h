@@ -72,16 +72,18 @@ class Timeline final : public Object {
   void drop_mover();
   void invalidated() override;
 
-  // ---- the owning stream; calls do not overlap ----
+  // ---- the owning stream; only retire and settle may overlap with other calls ----
   void set_stream(Stream* stream);  // null when it goes
   void publish_submitted(uint64_t value) { submitted_.store(value, std::memory_order_release); }
   // Values from `first` on carry the failure, until close_failure says which one was the last.
   void open_failure(uint64_t first, ErrorRecord record);
   void close_failure(uint64_t last);
-  // Moves both facts.
+  // As open_failure, from the first value on that is not settled yet. Values may be retiring meanwhile.
+  void open_failure_behind_settled(ErrorRecord record);
+  // Moves both facts. A smaller value than before changes nothing: several threads may tell what they know.
   void retire(uint64_t value) {
-    retired_.store(value, std::memory_order_release);
-    if (value > settled_.load(std::memory_order_relaxed)) settle(value);
+    lift(retired_, value);
+    settle(value);
   }
   // Moves the outcome alone: the device is lost and memory may still be touched.
   void settle(uint64_t value);
@@ -103,14 +105,25 @@ class Timeline final : public Object {
     Status status;
     ErrorRecord record;  // null: dropped because too many came later
   };
+  struct Sleeper {  // a thread in wait; on its stack
+    uint64_t value;
+    Sleeper* next;
+  };
+  static void lift(std::atomic<uint64_t>& fact, uint64_t value) {
+    uint64_t now = fact.load(std::memory_order_relaxed);
+    while (now < value && !fact.compare_exchange_weak(now, value, std::memory_order_seq_cst)) {
+    }
+  }
+  void watch(uint64_t value);
   void wake(uint64_t value);
   void add_interval(uint64_t first, uint64_t last, ErrorRecord record);
   void orphan() noexcept;
 
-  alignas(64) std::atomic<uint64_t> settled_;
+  // Apart by two lines, as processors fetch the neighbour of a line, too.
+  alignas(128) std::atomic<uint64_t> settled_;
   std::atomic<uint64_t> retired_;
-  alignas(64) std::atomic<uint64_t> submitted_;    // submitters write it, the others are written by whoever retires
-  alignas(64) std::atomic<uint32_t> sleepers_{0};  // threads and waiters that want to be woken
+  // Nobody wants to be woken for a smaller value. May be too small, never too large; grows under the mutex only.
+  alignas(128) std::atomic<uint64_t> watched_{UINT64_MAX};
   std::atomic<uint32_t> failures_{0};
   std::atomic<int32_t> interrupted_{0};
   std::atomic<uint32_t> movers_{1};
@@ -119,9 +132,11 @@ class Timeline final : public Object {
   mutable std::mutex mutex_;
   std::condition_variable woken_;
   TimelineWaiter* waiters_ = nullptr;
+  Sleeper* sleepers_ = nullptr;
   Stream* stream_ = nullptr;
-  std::vector<Interval> failed_;  // ascending
-  uint64_t forgotten_ = 0;        // outcomes up to here are no longer kept
+  std::vector<Interval> failed_;                  // ascending
+  uint64_t forgotten_ = 0;                        // outcomes up to here are no longer kept
+  alignas(128) std::atomic<uint64_t> submitted_;  // submitters write it, the others are written by whoever retires
 };
 
 }  // namespace dgpu

@@ -1,5 +1,5 @@
-/* The stream engine against a backend that runs, fails, refuses and vanishes on demand, and whose memory the host cannot
- * touch. */
+/* The stream engine against a backend that runs, fails, refuses and vanishes on demand, and whose memory the host
+ * cannot touch. */
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <unistd.h>
@@ -200,6 +200,78 @@ static void held_back_commands_stay_in_the_core(void** state) {
   OK(dgpuContextDestroy(context));
 }
 
+/* Nobody waits: slots are taken back when they are needed, and not before their commands were reported. */
+static void a_ring_goes_round_without_a_wait(void** state) {
+  dgpuContext_t context = context_of(manual.device);
+  dgpuStreamOptions options = DGPU_STREAM_OPTIONS_INIT;
+  dgpuStream_t stream = NULL;
+  dgpuTimeline_t timeline = NULL;
+  dgpuAddr_t memory = 0;
+  uint64_t value = 0;
+  options.capacity = 8;
+  OK(dgpuStreamCreate(context, manual.device, &options, &stream));
+  OK(dgpuStreamGetTimeline(stream, &timeline));
+  OK(dgpuMemAlloc(context, manual.device, 64, &memory));
+  for (uint64_t i = 0; i < 8; ++i) OK(dgpuMemFillAsync(stream, memory, i, 1, 64));
+  for (uint64_t round = 1; round <= 50; ++round) {
+    const int some = 1 + (int)(round % 8);
+    assert_int_equal(dgpuMemFillAsync(stream, memory, 1, 1, 64), DGPU_STATUS_QUEUE_FULL);
+    assert_int_equal(manual.run(some), some);
+    OK(dgpuTimelineGetValue(timeline, &value));
+    OK(dgpuTimelineQuery(timeline, value));
+    for (int i = 0; i < some; ++i) OK(dgpuMemFillAsync(stream, memory, 1, 1, 64));
+    assert_int_equal(dgpuTimelineQuery(timeline, value + 1), DGPU_STATUS_NOT_READY);
+    assert_int_equal(manual.waiting(), 8);
+  }
+  assert_int_equal(manual.run(8), 8);
+  OK(dgpuStreamQuery(stream));
+  OK(dgpuContextDestroy(context));
+}
+
+/* Reports that moved the timeline themselves, and then one that a callback waits for. */
+static void a_callback_waits_for_reports_of_both_kinds(void** state) {
+  dgpuContext_t context = context_of(manual.device);
+  dgpuStream_t stream = stream_on(context, manual.device);
+  dgpuAddr_t memory = 0;
+  OK(dgpuMemAlloc(context, manual.device, 64, &memory));
+  for (int before = 0; before <= 3; ++before) {
+    atomic_int told = 1;
+    for (int i = 0; i < 3; ++i) OK(dgpuMemFillAsync(stream, memory, 1, 1, 64));
+    assert_int_equal(manual.run(before), before);
+    OK(dgpuStreamHostCallback(stream, keep_status, &told));
+    OK(dgpuMemFillAsync(stream, memory, 1, 1, 64));
+    if (before < 3) {
+      CHECK(DGPU_STATUS_TIMEOUT, dgpuStreamSynchronize(stream, 1000000));
+      assert_int_equal(atomic_load(&told), 1);
+      assert_int_equal(manual.waiting(), 3 - before); /* what comes after the callback is held back */
+      assert_int_equal(manual.run(3 - before), 3 - before);
+    }
+    for (int ms = 0; manual.waiting() == 0 && ms < 60000; ++ms) usleep(1000);
+    assert_int_equal(atomic_load(&told), DGPU_STATUS_SUCCESS);
+    assert_int_equal(manual.run(1), 1);
+    OK(dgpuStreamSynchronize(stream, LONG_TIME));
+  }
+  OK(dgpuContextDestroy(context));
+}
+
+/* The last report frees a stream that nobody holds any more, whenever its handle went. */
+static void a_destroyed_stream_goes_with_its_last_report(void** state) {
+  dgpuContext_t context = context_of(manual.device);
+  dgpuAddr_t memory = 0;
+  OK(dgpuMemAlloc(context, manual.device, 64, &memory));
+  for (int before = 0; before <= 3; ++before) {
+    dgpuStream_t stream = stream_on(context, manual.device);
+    for (int i = 0; i < 3; ++i) OK(dgpuMemFillAsync(stream, memory, 1, 1, 64));
+    assert_int_equal(manual.run(before), before);
+    OK(dgpuStreamDestroy(stream));
+    if (before < 3) assert_int_equal(manual.live_queues(), 1);
+    assert_int_equal(manual.run(3), 3 - before);
+    for (int ms = 0; manual.live_queues() && ms < 60000; ++ms) usleep(1000);
+    assert_int_equal(manual.live_queues(), 0);
+  }
+  OK(dgpuContextDestroy(context));
+}
+
 static void frees_wait_for_the_device(void** state) {
   dgpuContext_t context = context_of(manual.device);
   dgpuStream_t stream = stream_on(context, manual.device);
@@ -336,6 +408,9 @@ int main(void) {
       cmocka_unit_test_setup(a_misaligned_block_is_refused, alone),
       cmocka_unit_test_setup(doubled_reports_do_not_flood_the_log, alone),
       cmocka_unit_test_setup(held_back_commands_stay_in_the_core, alone),
+      cmocka_unit_test_setup(a_ring_goes_round_without_a_wait, alone),
+      cmocka_unit_test_setup(a_callback_waits_for_reports_of_both_kinds, alone),
+      cmocka_unit_test_setup(a_destroyed_stream_goes_with_its_last_report, alone),
       cmocka_unit_test_setup(frees_wait_for_the_device, alone),
       cmocka_unit_test_setup(copies_are_staged_through_the_host, alone),
       cmocka_unit_test_setup(a_failing_staged_copy_fails_its_stream, alone),
