@@ -101,6 +101,39 @@ TEST_P(ExecutorTest, BatchesKeepTheirOrder) {
   EXPECT_EQ(stream.queue.retired(), stream.value());
 }
 
+// Around the number of commands that a queue notes when it takes over what was submitted, and far beyond.
+TEST_P(ExecutorTest, ABacklogOfAnyLengthRunsInOrder) {
+  TestStream& stream = make_stream(core, core.open(0));
+  constexpr uint32_t kLimit = Queue::kTaken;
+  for (const uint32_t length : {1u, 2u, 3u, 4u, 5u, 7u, 64u, kLimit - 3, kLimit - 2, kLimit - 1, kLimit, kLimit + 1,
+                                kLimit + 2, kLimit + 3, 3 * kLimit + 1}) {
+    std::atomic<bool> released{false};
+    TestKernel gate;
+    gate.body = [&](uint32_t, uint32_t, const Args&) {
+      while (!released) std::this_thread::yield();
+      return DGPU_STATUS_SUCCESS;
+    };
+    stream.run(&gate);
+    std::vector<TestKernel> kernels(length);
+    std::atomic<uint32_t> next{0}, wrong{0};
+    std::vector<dgpuBackendCommand*> batch;  // of 1 to 6
+    for (uint32_t i = 0; i < length; ++i) {
+      kernels[i].body = [&, i](uint32_t, uint32_t, const Args&) {
+        wrong += next.fetch_add(1) != i;
+        return DGPU_STATUS_SUCCESS;
+      };
+      batch.push_back(stream.make_run(&kernels[i]));
+      if (i + 1 < length && batch.size() <= i / 7 % 6) continue;
+      core.table().queue->submit(stream.handle(), batch.data(), static_cast<uint32_t>(batch.size()));
+      batch.clear();
+    }
+    released = true;
+    ASSERT_TRUE(stream.wait()) << length;
+    EXPECT_EQ(next, length);
+    EXPECT_EQ(wrong, 0u) << length;
+  }
+}
+
 TEST_P(ExecutorTest, FailureCancelsWhatFollowsUntilReset) {
   TestStream& stream = make_stream(core, core.open(0));
   TestKernel good, bad, never;

@@ -163,12 +163,17 @@ class TestStream {
   // Each returns the value of the command.
   uint64_t marker(uint32_t flags = 0) { return submit(DGPU_COMMAND_MARKER, nullptr, flags); }
   uint64_t run(const TestKernel* kernel, uint32_t flags = 0) {
+    return submit(DGPU_COMMAND_OP, payload_of(kernel), flags);
+  }
+  // For the caller to submit.
+  dgpuBackendCommand* make_run(const TestKernel* kernel) { return make(DGPU_COMMAND_OP, payload_of(kernel), 0); }
+  const dgpuCommandOp* payload_of(const TestKernel* kernel) {
     auto& plan = plans_.emplace_back();
     plan.kernel.reset(const_cast<TestKernel*>(kernel));
     auto& op = ops_.emplace_back();
     op.struct_size = sizeof op;
     op.plan = reinterpret_cast<dgpuBackendPlan*>(&plan);
-    return submit(DGPU_COMMAND_OP, &op, flags);
+    return &op;
   }
   uint64_t launch(dgpuBackendKernel* kernel, uint64_t x, uint64_t y, uint64_t z, std::vector<uint64_t> values) {
     auto& kept = values_.emplace_back(std::move(values));

@@ -9,6 +9,7 @@ namespace {
 
 constexpr uint64_t kShortNs = 10'000;  // user kernels shorter than this are not worth sharing
 constexpr uint32_t kReportEvery = 64;  // markers that are reported together
+constexpr uint32_t kLinger = 48;       // pauses, some hundred nanoseconds
 
 }  // namespace
 
@@ -24,9 +25,10 @@ void Executor::drive(Queue& queue, Turn& turn) {
   for (;;) {
     const dgpuBackendCommand* command = queue.front();
     if (!command) {
+      report(queue);
+      if (turn.mode == Mode::kWorker && linger(queue)) continue;
       queue.load->busy_ns.fetch_add(now_ns() - queue.busy_since.load(std::memory_order_relaxed));
       queue.busy_since.store(0, std::memory_order_relaxed);
-      report(queue);
       if (turn.mode == Mode::kWorker) {
         turn.stay = true;
         return;
@@ -43,6 +45,16 @@ void Executor::drive(Queue& queue, Turn& turn) {
     queue.pop();
     if (!begin(queue, turn)) return;
   }
+}
+
+// The queue ran dry. Looking at it at once takes its word away from a thread that is just submitting, and brings one
+// command; a moment later there may be several. Not while somebody waits for what has run: the next command comes after
+// that. Nor while other queues want the thread. True if there is work.
+bool Executor::linger(const Queue& queue) const {
+  if (others_wait(queue)) return false;
+  if (queue.awaited.load(std::memory_order_relaxed) + 1 >= queue.reported.load(std::memory_order_relaxed)) return false;
+  for (uint32_t i = 0; i < kLinger; ++i) pause();
+  return queue.incoming.load(std::memory_order_relaxed) > Queue::kDead;
 }
 
 bool Executor::allowed(Queue& queue, const dgpuBackendCommand& command, Turn& turn) const {
@@ -77,6 +89,15 @@ bool Executor::begin(Queue& queue, Turn& turn) {
   }
   report(queue);  // the next command may take long
   queue.error_status.store(DGPU_STATUS_SUCCESS, std::memory_order_relaxed);
+  if (command.kind == DGPU_COMMAND_KERNEL) {
+    // A small launch is one call, which needs none of what follows.
+    const KernelTask task(*static_cast<const dgpuCommandKernel*>(command.payload));
+    if (!task.may_block() && task.chunks(0) == 1) {
+      run_chunk(queue, task, 0, 0);
+      finish(queue, queue.error_status.load(std::memory_order_relaxed));
+      return true;
+    }
+  }
   dgpuStatus_t status = DGPU_STATUS_OUT_OF_HOST_MEMORY;
   try {
     status = queue.slot.make(command);

@@ -34,14 +34,6 @@ void futex_wake(std::atomic<uint32_t>& word, int count) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
 }
 
-void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
 thread_local uint64_t t_contended_until = 0;
 thread_local bool t_inside = false;  // a worker, a user thread, or a thread that is helping already
 
@@ -111,7 +103,7 @@ Queue* Executor::create(const QueueOf& owner, dgpuCoreQueue* core_queue, int32_t
     index = free_.back();
   } else {
     if (used_ == kMaxQueues) return nullptr;
-    if (!blocks_[used_ / kBlock]) blocks_[used_ / kBlock] = std::make_unique<Queue[]>(kBlock);
+    if (!blocks_[used_ / kBlock]) blocks_[used_ / kBlock] = std::make_unique_for_overwrite<Queue[]>(kBlock);
     free_.reserve(used_ + 1);  // so that release cannot fail
   }
   if (index == used_)
@@ -125,11 +117,13 @@ Queue* Executor::create(const QueueOf& owner, dgpuCoreQueue* core_queue, int32_t
   queue.load = owner.load;
   queue.scenario = owner.scenario;
   queue.device_index = owner.index;
+  queue.taken_count = 0;
   queue.pending = queue.current = nullptr;
   queue.unreported = 0;
   queue.failed = false;
   queue.due_ns = 0;
   queue.reported.store(0);
+  queue.awaited.store(0);
   queue.busy_since.store(0);
   queue.incoming.store(Queue::kIdle);
   queue.device.store(owner.device);
@@ -374,6 +368,7 @@ void Executor::user_thread(Queue& queue) {
 
 bool Executor::help(Queue& queue, uint64_t value) {
   if (t_inside) return false;
+  if (queue.awaited.load(std::memory_order_relaxed) < value) queue.awaited.store(value, std::memory_order_relaxed);
   std::fenv_t saved;
   bool entered = false, did = false;
   while (queue.reported.load() < value) {

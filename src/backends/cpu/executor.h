@@ -23,6 +23,13 @@
 namespace dgpu::cpu {
 
 uint64_t now_ns();  // CLOCK_MONOTONIC
+inline void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
 
 class Executor {
  public:
@@ -96,6 +103,7 @@ class Executor {
   // drive.cpp: commands
   void drive(Queue& queue, Turn& turn);
   bool allowed(Queue& queue, const dgpuBackendCommand& command, Turn& turn) const;
+  bool linger(const Queue& queue) const;
   bool begin(Queue& queue, Turn& turn);
   bool interfere(Queue& queue);
   bool run_phases(Queue& queue, Turn& turn, uint32_t phase);

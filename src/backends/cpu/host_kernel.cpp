@@ -78,8 +78,12 @@ std::unique_ptr<HostKernel> HostKernel::create(const dgpuBackendKernelDesc& desc
 }
 
 dgpuStatus_t HostKernel::run(const dgpuCommandKernel& launch, uint64_t first, uint64_t last) const {
-  uint64_t grid[3] = {first % launch.grid[0], first / launch.grid[0] % launch.grid[1],
-                      first / launch.grid[0] / launch.grid[1]};
+  uint64_t grid[3] = {0, 0, 0};
+  if (first != 0) {
+    grid[0] = first % launch.grid[0];
+    grid[1] = first / launch.grid[0] % launch.grid[1];
+    grid[2] = first / launch.grid[0] / launch.grid[1];
+  }
   void* user = user_;
   void* arguments[kMaxParams];
   uint32_t given = 0;

@@ -68,12 +68,19 @@ class Claims {
 };
 
 struct Queue {
-  // Incoming commands, newest first, linked through backend[0]; or one of the marks.
+  // Incoming commands, newest first, each with its kLinks predecessors in backend[]; or one of the marks.
+  static constexpr uint32_t kLinks = 3;
   static constexpr uintptr_t kIdle = 0, kOwned = 1, kDead = 2;
-  alignas(64) std::atomic<uintptr_t> incoming{kIdle};
+  alignas(128) std::atomic<uintptr_t> incoming{kIdle};
 
-  // Constant from create to destroy.
-  alignas(64) uint32_t index = 0;  // in the executor's table
+  // Written by threads that wait.
+  alignas(128) std::atomic<uint64_t> awaited{0};  // newest value that somebody waits for, or waited
+
+  // submitter: what it pushed last, latest first
+  alignas(128) dgpuBackendCommand* listed[kLinks] = {};
+
+  // Constant from create to destroy; submitters read it.
+  alignas(128) uint32_t index = 0;  // in the executor's table
   uint32_t priority_class = 1;
   dgpuCoreQueue* core_queue = nullptr;
   DeviceLoad* load = nullptr;
@@ -82,7 +89,11 @@ struct Queue {
   std::atomic<const void*> device{nullptr};  // null: the slot is free
 
   // owner
-  dgpuBackendCommand* pending = nullptr;  // taken, oldest first
+  // Commands taken from incoming: newest first as many as fit; longer lists are turned round in place.
+  static constexpr uint32_t kTaken = 512;
+  alignas(128) dgpuBackendCommand* taken[kTaken];
+  uint32_t taken_count = 0;               // not started yet
+  dgpuBackendCommand* pending = nullptr;  // otherwise, oldest first
   dgpuBackendCommand* current = nullptr;
   uint64_t unreported = 0;  // newest value that retired with success and was not reported yet; 0: none
   uint32_t unreported_count = 0;
@@ -109,6 +120,7 @@ struct Queue {
   bool push(dgpuBackendCommand* const* commands, uint32_t count);  // true: it was idle and wants scheduling
   dgpuBackendCommand* front();                                     // oldest command, null if there is none
   void pop();
+  void take(dgpuBackendCommand* newest);
   void record_error(uint32_t chunk, dgpuStatus_t status, const char* text);
 };
 

@@ -54,7 +54,7 @@ class FillTask : public Task {
   uint32_t pattern_size_;
 };
 
-class KernelTask : public Task {
+class KernelTask final : public Task {
  public:
   explicit KernelTask(const dgpuCommandKernel& launch);
   uint32_t chunks(uint32_t phase) const override;
