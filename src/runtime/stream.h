@@ -57,6 +57,9 @@ class Stream final : public Object, public backend::QueueSink {
   Status reset(uint64_t timeout_ns);
   // The failure since the last reset, null while healthy.
   ErrorRecord failure() const;
+  // Everything that was handed to the backend has been reported, and everything else has run or was skipped.
+  bool drained() const { return timeline_->retired() == submitted(); }
+
   // Cancels what is not handed to the backend yet, and refuses new work, both with `status`.
   void abort(Status status, const char* message) noexcept;
   void device_lost(std::string_view message) noexcept;

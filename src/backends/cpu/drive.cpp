@@ -94,8 +94,7 @@ bool Executor::begin(Queue& queue, Turn& turn) {
     const KernelTask task(*static_cast<const dgpuCommandKernel*>(command.payload));
     if (!task.may_block() && task.chunks(0) == 1) {
       run_chunk(queue, task, 0, 0);
-      finish(queue, queue.error_status.load(std::memory_order_relaxed));
-      return true;
+      return complete(queue);
     }
   }
   dgpuStatus_t status = DGPU_STATUS_OUT_OF_HOST_MEMORY;
