@@ -125,7 +125,8 @@ typedef struct dgpuStep {
   const uint32_t *logit_rows;       /* token indices whose logits are wanted, ascending; null: the last token of each
                                        sequence that has tokens */
   dgpuStatus_t *statuses;           /* [sequence_count], out, may be null: SUCCESS or why that one did not take part:
-                                       CAPACITY (cache full), INVALID_ARGUMENT (token id out of range) */
+                                       CAPACITY (cache full), INVALID_ARGUMENT (token id out of range), INVALID_STATE (an
+                                       earlier step of it failed) */
   uint32_t token_count;
   uint32_t sequence_count;
   uint32_t logit_row_count;         /* counts only with logit_rows */
@@ -137,8 +138,11 @@ typedef struct dgpuStep {
  * session run in submission order; the session's outputs (logits, taps) belong to the last one and are overwritten by
  * the next. If some sequences cannot take part the others proceed and the call returns SUCCESS with the reasons in
  * `statuses`; if `statuses` is null the call fails instead and nothing runs. Rows of left-out sequences are left out of
- * the logits. CAPACITY if the whole exceeds the session's limits. Lengths count the tokens at once: if the stream fails
- * before the step has run, the sequence's states beyond its earlier length are undefined; truncate it to that. */
+ * the logits. CAPACITY if the whole exceeds the session's limits.
+ * Lengths count the tokens at once. A step that fails after the call, with its stream, leaves tokens in its sequences whose states were never computed:
+ * steps, fork and save refuse such a sequence with INVALID_STATE until dgpuSequenceTruncate takes it back to what it
+ * held before (the message says how many tokens; 0 always works), and logits and taps answer the failure. Sequences
+ * that took no part go on, on the stream after dgpuStreamReset or on another one. */
 DGPU_API dgpuStatus_t dgpuSessionStep(dgpuSession_t session, dgpuStream_t stream, const dgpuStep *step);
 /* Logits of the last step: f32 [rows, vocab] on the device, valid until the next step. */
 DGPU_API dgpuStatus_t dgpuSessionGetLogits(dgpuSession_t session, dgpuTensorDesc *out_desc, dgpuAddr_t *out_address);

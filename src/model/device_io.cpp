@@ -62,6 +62,12 @@ Status execute(Stream& stream, ops::Plan& plan, const std::vector<dgpuAddr_t>& a
   });
 }
 
+Status first_failure(Stream& stream, Status status) {
+  if (status != DGPU_STATUS_STREAM_FAILED) return status;
+  const ErrorRecord first = stream.failure();
+  return first ? raise(first) : status;
+}
+
 Status upload(Context& context, uint32_t device, dgpuAddr_t dst, const void* src, uint64_t bytes) {
   Ref<Stream> stream;
   DGPU_TRY(Stream::create(Ref<Context>::retain(&context), device, {16, 0, true}, stream));
@@ -88,7 +94,7 @@ Status Stager::acquire(void** buffer) {
 }
 
 Status Stager::send(dgpuAddr_t dst, uint64_t bytes) {
-  DGPU_TRY(copy(*stream_, dst, address_[turn_], bytes));
+  DGPU_TRY(first_failure(*stream_, copy(*stream_, dst, address_[turn_], bytes)));
   value_[turn_] = stream_->submitted();
   return DGPU_STATUS_SUCCESS;
 }

@@ -24,6 +24,10 @@ Status wait_timeline(Stream& stream, const Ref<Timeline>& timeline, uint64_t val
 Status execute(Stream& stream, ops::Plan& plan, const std::vector<dgpuAddr_t>& addresses,
                const std::vector<int64_t>& symbols, dgpuAddr_t workspace);
 
+// For calls that submit and wait: a submit that meets a stream which failed meanwhile gives STREAM_FAILED; the caller
+// wants to know of the failure itself.
+Status first_failure(Stream& stream, Status status);
+
 // Brings bytes to the device and waits.
 Status upload(Context& context, uint32_t device, dgpuAddr_t dst, const void* src, uint64_t bytes);
 

@@ -108,10 +108,8 @@ struct Progress {
   bool done = false;
 };
 
-}  // namespace
-
-Status generate(Session& session, Stream& stream, const std::vector<Sequence*>& sequences,
-                const std::vector<dgpuSampling>& sampling, dgpuGenerate& r) {
+Status run(Session& session, Stream& stream, const std::vector<Sequence*>& sequences,
+           const std::vector<dgpuSampling>& sampling, dgpuGenerate& r) {
   const uint64_t start = now_ns();
   const auto& limits = session.limits();
   if (sequences.size() > limits.max_logit_rows)
@@ -184,6 +182,15 @@ Status generate(Session& session, Stream& stream, const std::vector<Sequence*>& 
     }
   }
   return DGPU_STATUS_SUCCESS;
+}
+
+}  // namespace
+
+Status generate(Session& session, Stream& stream, const std::vector<Sequence*>& sequences,
+                const std::vector<dgpuSampling>& sampling, dgpuGenerate& r) {
+  const bool failed_before = stream.failure() != nullptr;
+  const Status status = run(session, stream, sequences, sampling, r);
+  return failed_before ? status : first_failure(stream, status);
 }
 
 }  // namespace dgpu::model

@@ -25,6 +25,7 @@ Status Session::take_slot(uint32_t& slot) {
                 "all {} sequences of the session are live; destroy one or raise max_sequences", limits_.max_sequences);
   *free = true;
   slot = static_cast<uint32_t>(free - slot_used_.begin());
+  log_->renew(slot);
   return DGPU_STATUS_SUCCESS;
 }
 
@@ -69,12 +70,13 @@ Status Sequence::fork(Stream& stream, Ref<Sequence>& out) {
   Ref<Sequence> made;
   DGPU_TRY(create(s, made));
   std::lock_guard lock(s.mutex_);
+  s.settle_steps();
+  DGPU_TRY(s.check_intact(*this));
   DGPU_TRY(s.order_after_last(stream));
-  for (const auto& state : s.program_.states) {
-    const auto from = s.spans(state, slot_, length_, oldest_), to = s.spans(state, made->slot_, length_, oldest_);
-    for (size_t i = 0; i < from.size(); ++i) DGPU_TRY(copy(stream, to[i].address, from[i].address, from[i].bytes));
-  }
-  s.note_last(stream);
+  const Status copied = copy_states(stream, *made);
+  s.note_last(stream);  // also of a part: the slot is free again, but something may still be written to it
+  DGPU_TRY(copied);
+  s.log_->add(s.last_timeline_, s.last_value_, {{made->slot_, 0}}, false);
   made->length_ = length_;
   made->fresh_ = fresh_;
   made->oldest_ = oldest_;
@@ -100,12 +102,23 @@ Status Sequence::check_rewind(const graph::State& state, uint64_t length) const 
               state.name, state.kind, cache.cap, length_, length_ - least, length_ - length);
 }
 
+Status Sequence::copy_states(Stream& stream, Sequence& to) {
+  const auto& s = *session_;
+  for (const auto& state : s.program_.states) {
+    const auto here = s.spans(state, slot_, length_, oldest_), there = s.spans(state, to.slot_, length_, oldest_);
+    for (size_t i = 0; i < here.size(); ++i) DGPU_TRY(copy(stream, there[i].address, here[i].address, here[i].bytes));
+  }
+  return DGPU_STATUS_SUCCESS;
+}
+
 Status Sequence::truncate(uint64_t length) {
   std::lock_guard lock(session_->mutex_);
+  session_->settle_steps();
+  const StepLog::Damage* damage = session_->log_->damage(slot_);
   if (length > length_)
     return fail(DGPU_STATUS_INVALID_ARGUMENT, "length", "the sequence holds {} tokens, not {}", length_, length);
-  if (length == length_) return DGPU_STATUS_SUCCESS;
-  if (length > 0)
+  if (length == length_ && !damage) return DGPU_STATUS_SUCCESS;
+  if (length > 0 && length < length_)
     for (const auto& state : session_->program_.states) DGPU_TRY(check_rewind(state, length));
   length_ = length;
   if (length == 0) {
@@ -113,6 +126,10 @@ Status Sequence::truncate(uint64_t length) {
     std::fill(oldest_.begin(), oldest_.end(), 0);
   }
   if (tokens_.size() > length) tokens_.resize(length);
+  if (damage && length <= damage->good) {
+    session_->log_->repair(slot_);
+    if (session_->length_independent_ != INT64_MAX) total_ = kUnknownTotal;
+  }
   return DGPU_STATUS_SUCCESS;
 }
 

@@ -44,6 +44,8 @@ Status Sequence::save(Stream& stream, void* buffer, size_t size, size_t* needed)
   auto& s = *session_;
   DGPU_TRY(same_context(stream.context(), &s.context(), "stream"));
   std::lock_guard lock(s.mutex_);
+  s.settle_steps();
+  DGPU_TRY(s.check_intact(*this));
   SavedHeader header;
   header.layout = s.layout_hash();
   header.length = length_;
@@ -112,6 +114,8 @@ Status Sequence::restore(Stream& stream, const void* buffer, size_t size) {
   auto& s = *session_;
   DGPU_TRY(same_context(stream.context(), &s.context(), "stream"));
   std::lock_guard lock(s.mutex_);
+  s.settle_steps();
+  DGPU_TRY(s.check_intact(*this));
   if (length_ != 0)
     return fail(DGPU_STATUS_INVALID_STATE, "sequence", "the sequence holds {} tokens; restore needs an empty one",
                 length_);

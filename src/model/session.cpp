@@ -83,6 +83,7 @@ Status Session::choose_limits(const SessionLimits& limits) {
   layout_ = std::make_unique<BatchLayout>(program_, maxima_);
   length_independent_ = static_cast<uint64_t>(program_.length_independent());
   slot_used_.assign(limits_.max_sequences, false);
+  log_ = std::make_unique<StepLog>(limits_.max_sequences);
   return DGPU_STATUS_SUCCESS;
 }
 
@@ -253,6 +254,8 @@ Status Session::plan_node(const graph::Node& node, NodePlan& out) {
 
 Status Session::value(Id id, dgpuTensorDesc& desc, dgpuAddr_t& where) const {
   std::lock_guard lock(mutex_);
+  if (!last_timeline_) return fail(DGPU_STATUS_INVALID_STATE, "session", "no step has run yet");
+  if (last_timeline_->outcome(last_value_) < 0) return last_timeline_->query(last_value_);
   desc = describe(id, last_);
   // Strides are those of the session's maxima.
   const auto at_most = describe(id, maxima_);
@@ -264,10 +267,7 @@ Status Session::value(Id id, dgpuTensorDesc& desc, dgpuAddr_t& where) const {
   return DGPU_STATUS_SUCCESS;
 }
 
-Status Session::logits(dgpuTensorDesc& desc, dgpuAddr_t& where) const {
-  if (!last_timeline_) return fail(DGPU_STATUS_INVALID_STATE, "session", "no step has run yet");
-  return value(program_.logits, desc, where);
-}
+Status Session::logits(dgpuTensorDesc& desc, dgpuAddr_t& where) const { return value(program_.logits, desc, where); }
 
 Status Session::tap(size_t index, dgpuTensorDesc& desc, dgpuAddr_t& where) const {
   if (index >= taps_.size())

@@ -6,6 +6,7 @@
 
 #include "model/batch.h"
 #include "model/placement.h"
+#include "model/step_log.h"
 #include "ops/plan.h"
 #include "runtime/stream.h"
 
@@ -34,14 +35,16 @@ class Sequence final : public Object {
   struct Saved;
   Status read_saved(const void* buffer, size_t size, Saved& out) const;
   Status check_rewind(const graph::State& state, uint64_t length) const;
+  Status copy_states(Stream& stream, Sequence& to);
   Ref<Session> session_;
   uint32_t slot_;
   uint64_t length_ = 0;           // under the session's mutex, as the next
   bool fresh_ = true;             // fixed states are not zeroed yet
   std::vector<uint64_t> oldest_;  // per cache: first entry that a ring still holds; 0 for other caches
   // Where values depend on the length of the sequence (Program::length_independent):
-  std::vector<int32_t> tokens_;  // what it holds, to be replayed
-  uint64_t total_ = 0;           // length that the cached entries were computed for
+  std::vector<int32_t> tokens_;                          // what it holds, to be replayed
+  uint64_t total_ = 0;                                   // length that the cached entries were computed for, or:
+  static constexpr uint64_t kUnknownTotal = UINT64_MAX;  // for none, or for several
 };
 
 struct SessionLimits {
@@ -122,6 +125,10 @@ class Session final : public Object {
   struct Admitted;  // what takes part in a step
   Status admit(const Step& step, Admitted& out);
   Status submit(Stream& stream, const Admitted& admitted);
+  Status submit_commands(Stream& stream, const Admitted& admitted);
+  void settle_steps();
+  Status check_intact(const Sequence& sequence) const;
+  uint64_t good_tokens(const Sequence& sequence) const;
   Status replay(Stream& stream, Sequence& sequence, uint64_t total);
   Status run_nodes(Stream& stream, const graph::Extents& extents, bool once);
   Status zero_fixed_states(Stream& stream, uint32_t slot);
@@ -163,6 +170,7 @@ class Session final : public Object {
 
   mutable std::mutex mutex_;  // steps, slots, lengths
   std::vector<bool> slot_used_;
+  std::unique_ptr<StepLog> log_;
   bool once_done_ = false;
   graph::Extents last_;  // extents of the last step
   Ref<Timeline> last_timeline_;

@@ -51,8 +51,8 @@ Status Session::admit(const Step& step, Admitted& out) {
       if (step.sequences[c] == s)
         return fail(DGPU_STATUS_INVALID_ARGUMENT, "sequences", "sequences {} and {} are the same", c, b);
     const uint32_t first = step.offsets[b], count = step.offsets[b + 1] - first;
-    Status status = DGPU_STATUS_SUCCESS;
-    if (s->length_ + count > limits_.max_tokens)
+    Status status = check_intact(*s);
+    if (status == DGPU_STATUS_SUCCESS && s->length_ + count > limits_.max_tokens)
       status =
           fail(DGPU_STATUS_CAPACITY, "sequences", "sequence {} holds {} tokens and gets {}: its cache of {} lacks {}",
                b, s->length_, count, limits_.max_tokens, s->length_ + count - limits_.max_tokens);
@@ -89,6 +89,7 @@ Status Session::step(Stream& stream, const Step& step) {
   if (stream.device_index() != placement_->device())
     return fail(DGPU_STATUS_INVALID_ARGUMENT, "stream", "the stream is not on the model's device");
   std::lock_guard lock(mutex_);
+  settle_steps();
   Admitted admitted;
   DGPU_TRY(admit(step, admitted));
   for (size_t i = 0; i < admitted.sequences.size(); ++i)
@@ -112,6 +113,7 @@ Status Session::replay(Stream& stream, Sequence& s, uint64_t total) {
   const auto seen = [&](uint64_t length) { return std::max(length, length_independent_); };
   if (s.length_ == 0 || seen(s.total_) == seen(total)) return DGPU_STATUS_SUCCESS;
   std::fill(s.oldest_.begin(), s.oldest_.end(), 0);
+  s.total_ = Sequence::kUnknownTotal;  // until all of it was submitted
   for (uint64_t at = 0; at < s.length_;) {
     const auto count = static_cast<uint32_t>(std::min<uint64_t>(limits_.max_batch_tokens, s.length_ - at));
     Admitted part;
@@ -128,6 +130,8 @@ Status Session::replay(Stream& stream, Sequence& s, uint64_t total) {
 
 Status Session::order_after_last(Stream& stream) {
   if (!last_timeline_ || last_timeline_.get() == stream.timeline()) return DGPU_STATUS_SUCCESS;
+  // What has failed runs no more, and its failure belongs to its own stream.
+  if (last_timeline_->outcome(last_value_) < 0) return DGPU_STATUS_SUCCESS;
   return wait_timeline(stream, last_timeline_, last_value_);
 }
 
@@ -136,7 +140,46 @@ void Session::note_last(Stream& stream) {
   last_value_ = stream.submitted();
 }
 
+void Session::settle_steps() {
+  if (log_->settle()) once_done_ = false;
+}
+
+Status Session::check_intact(const Sequence& s) const {
+  const StepLog::Damage* damage = log_->damage(s.slot_);
+  if (!damage) return DGPU_STATUS_SUCCESS;
+  return fail(DGPU_STATUS_INVALID_STATE, "sequence",
+              "the sequence took part in a step that failed ({}); truncate it to at most {} tokens, or destroy it",
+              damage->why ? static_cast<const char*>(damage->why->message) : "its record is no longer kept",
+              damage->good);
+}
+
+// Tokens that stay good if what is submitted next on the sequence fails.
+uint64_t Session::good_tokens(const Sequence& s) const {
+  const auto rewinds = [](const graph::State& state) { return state.rewinds; };
+  return std::all_of(program_.states.begin(), program_.states.end(), rewinds) ? s.length_ : 0;
+}
+
 Status Session::submit(Stream& stream, const Admitted& a) {
+  const bool once = !once_done_;
+  const uint64_t before = stream.submitted();
+  const Status status = submit_commands(stream, a);
+  const bool any = stream.submitted() != before;
+  if (any) note_last(stream);
+  if (status == DGPU_STATUS_SUCCESS) {
+    std::vector<StepLog::Part> parts;
+    for (const Sequence* s : a.sequences) parts.push_back({s->slot_, good_tokens(*s)});
+    log_->add(last_timeline_, last_value_, parts, once);
+  } else if (any) {
+    // A part of the step runs. Caches only got entries that no sequence counts; what cannot rewind is spoilt.
+    if (once) once_done_ = false;
+    const auto why = std::make_shared<const dgpuErrorInfo>(last_error());
+    for (const Sequence* s : a.sequences)
+      if (good_tokens(*s) < s->length_) log_->spoil(s->slot_, 0, why);
+  }
+  return status;
+}
+
+Status Session::submit_commands(Stream& stream, const Admitted& a) {
   graph::Extents x = maxima_;
   x.tokens = static_cast<int64_t>(a.tokens.size());
   x.sequences = static_cast<int64_t>(a.parts.size());
@@ -166,7 +209,6 @@ Status Session::submit(Stream& stream, const Admitted& a) {
   }
   DGPU_TRY(run_nodes(stream, x, false));
   last_ = x;
-  note_last(stream);
   return DGPU_STATUS_SUCCESS;
 }
 
