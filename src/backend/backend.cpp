@@ -8,7 +8,6 @@
 namespace dgpu::backend {
 
 namespace {
-constexpr uint32_t kMaxDevices = 1024;
 constexpr uint32_t kMaxClaims = 65536;
 }  // namespace
 

@@ -11,6 +11,8 @@
 
 namespace dgpu::backend {
 
+constexpr uint32_t kMaxDevices = 1024;  // of one backend
+
 // A plugin's groups, copied up to their struct_size: missing groups and entries are null.
 struct Table {
   dgpuBackendTable top{};  // its group pointers are the plugin's; use the copies below

@@ -90,6 +90,32 @@ Status open_code(const std::string& path, void** out_code, dgpuBackendQueryFunct
   return DGPU_STATUS_SUCCESS;
 }
 
+namespace {
+
+Status read_probe(const nlohmann::json& doc, Manifest& out) {
+  constexpr uint64_t kLongest = 600000;  // ms
+  if (const auto probe = doc.find("probe"); probe != doc.end()) {
+    if (*probe == "none")
+      out.probe = Probe::none;
+    else if (*probe == "query")
+      out.probe = Probe::query;
+    else if (*probe != "start")
+      return refused("probe", fmt::format("the manifest says \"probe\": {}; accepted: \"start\", \"query\", \"none\"",
+                                          probe->dump(-1, ' ', true)));
+  }
+  const auto timeout = doc.find("probe_timeout_ms");
+  if (timeout == doc.end()) return DGPU_STATUS_SUCCESS;
+  if (!timeout->is_number_unsigned() || timeout->get<uint64_t>() < 1 || timeout->get<uint64_t>() > kLongest) {
+    return refused("probe_timeout_ms",
+                   fmt::format("the manifest says \"probe_timeout_ms\": {}; accepted: milliseconds from 1 to {}",
+                               timeout->dump(-1, ' ', true), kLongest));
+  }
+  out.probe_timeout_ms = static_cast<int64_t>(timeout->get<uint64_t>());
+  return DGPU_STATUS_SUCCESS;
+}
+
+}  // namespace
+
 Status read_manifest(const std::string& path, Manifest& out) {
   std::string content;
   if (read_file(path, kMaxManifest, content) < 0) return refused("manifest", last_error().message);
@@ -117,6 +143,7 @@ Status read_manifest(const std::string& path, Manifest& out) {
     return refused("load", fmt::format("the manifest says \"load\": \"{}\"; accepted: auto, explicit", load));
   }
   out.explicit_only = load == "explicit";
+  DGPU_TRY(read_probe(doc, out));
   const std::filesystem::path file(library);
   out.library = file.is_absolute() ? library : (std::filesystem::path(path).parent_path() / file).string();
   return DGPU_STATUS_SUCCESS;

@@ -9,8 +9,11 @@ namespace dgpu::backend {
 
 // Refuses what is not a complete shared object of this machine, before the dynamic linker sees it.
 Status check_elf(const std::string& path);
-// Loads the file in a short-lived child process and calls its query there: a crash or hang ends the child, not us.
-Status probe(const std::string& path);
+// How far a plugin goes in a short-lived child process before it is loaded here, so that a crash or a hang ends the
+// child and not us: not at all; loaded and queried; also initialised, its devices listed, and shut down again.
+enum class Probe { none, query, start };
+// timeout_ms 0: as the setting says.
+Status probe(const std::string& path, Probe depth, int64_t timeout_ms);
 // dlopen(RTLD_NOW | RTLD_LOCAL) and dlsym(dgpuBackendQuery). On failure nothing stays loaded.
 Status open_code(const std::string& path, void** out_code, dgpuBackendQueryFunction* out_query);
 
@@ -18,6 +21,8 @@ struct Manifest {
   std::string name;
   std::string library;  // absolute
   bool explicit_only = false;
+  Probe probe = Probe::start;
+  int64_t probe_timeout_ms = 0;  // 0: as the setting says
 };
 Status read_manifest(const std::string& path, Manifest& out);
 

@@ -181,7 +181,9 @@ Status Registry::load(const std::string& path, Ref<Backend>& out) {
 
 Status Registry::load_file(const std::string& path, bool explicitly, std::string& name, Ref<Backend>& out) {
   if (fs::path(path).extension() == ".json") return load_manifest(path, explicitly, name, out);
-  return load_library(path, name, out);
+  Manifest alone;
+  alone.library = path;
+  return load_library(alone, name, out);
 }
 
 Status Registry::load_manifest(const std::string& path, bool explicitly, std::string& name, Ref<Backend>& out) {
@@ -194,15 +196,27 @@ Status Registry::load_manifest(const std::string& path, bool explicitly, std::st
                 "its manifest says \"load\": \"explicit\": it is loaded by path or through DGPU_BACKEND_PATH only");
   }
   DGPU_TRY(check_name_free(manifest.name));
-  return load_library(manifest.library, name, out);
+  return load_library(manifest, name, out);
 }
 
-Status Registry::load_library(const std::string& path, std::string& name, Ref<Backend>& out) {
+// A file that passed is not probed again while it stays as it is: loading a plugin anew costs one start, not two.
+Status Registry::probe_once(const std::string& file, const Manifest& manifest) {
+  std::error_code error;
+  const auto size = fs::file_size(file, error);
+  const auto written = fs::last_write_time(file, error).time_since_epoch().count();
+  const std::string key = fmt::format("{} {} {} {}", size, written, static_cast<int>(manifest.probe), file);
+  if (!error && probed_.count(key)) return DGPU_STATUS_SUCCESS;
+  DGPU_TRY(probe(file, manifest.probe, manifest.probe_timeout_ms));
+  if (!error) probed_.insert(key);
+  return DGPU_STATUS_SUCCESS;
+}
+
+Status Registry::load_library(const Manifest& manifest, std::string& name, Ref<Backend>& out) {
   // dlopen searches for names without a slash; a path is what was asked for.
   std::error_code error;
-  const std::string file = fs::absolute(path, error).string();
+  const std::string file = fs::absolute(manifest.library, error).string();
   DGPU_TRY(check_elf(file));
-  if (config_flag("DGPU_BACKEND_PROBE")) DGPU_TRY(probe(file));
+  if (config_flag("DGPU_BACKEND_PROBE")) DGPU_TRY(probe_once(file, manifest));
   void* code = nullptr;
   dgpuBackendQueryFunction query = nullptr;
   DGPU_TRY(open_code(file, &code, &query));

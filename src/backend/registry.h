@@ -3,6 +3,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 namespace dgpu::backend {
 
 class Registry;
+struct Manifest;
 
 class Backend final : public Object {
  public:
@@ -100,7 +102,8 @@ class Registry final : public LibraryState {
   void discover_directory(const std::string& directory, bool explicitly);
   Status load_file(const std::string& path, bool explicitly, std::string& name, Ref<Backend>& out);
   Status load_manifest(const std::string& path, bool explicitly, std::string& name, Ref<Backend>& out);
-  Status load_library(const std::string& path, std::string& name, Ref<Backend>& out);
+  Status load_library(const Manifest& manifest, std::string& name, Ref<Backend>& out);
+  Status probe_once(const std::string& file, const Manifest& manifest);
   Status add(Ref<Backend> backend, dgpuBackendQueryFunction query, const std::string& expected_name);
   Status check_name_free(const std::string& name);
   void note(const std::string& path, const std::string& name, Status status);
@@ -112,6 +115,7 @@ class Registry final : public LibraryState {
   std::vector<Ref<Backend>> backends_;
   std::vector<Ref<Backend>> leaving_;  // unloaded, still used by a running call
   std::vector<Attempt> attempts_;
+  std::set<std::string> probed_;  // files, with size and time, that a probe found sound; under loading_
   std::vector<MetricSource> metric_sources_;
   std::atomic<RuntimeLink*> runtime_{nullptr};
   std::atomic<MemoryLink*> memory_{nullptr};

@@ -1,6 +1,7 @@
 // What the core offers to a plugin.
 #include <cstdlib>
 
+#include "backend/probe_services.h"
 #include "backend/registry.h"
 #include "base/config.h"
 #include "base/log.h"
@@ -49,6 +50,21 @@ dgpuStatus_t config(dgpuCore*, const char* name, char* buffer, size_t size, size
 }
 
 }  // namespace
+
+dgpuBackendServices probe_services() {
+  dgpuBackendServices out{};
+  out.struct_size = sizeof(out);
+  out.abi_major = DGPU_BACKEND_ABI_MAJOR;
+  out.abi_minor = DGPU_BACKEND_ABI_MINOR;
+  out.advance = [](dgpuCore*, dgpuCoreQueue*, uint64_t, dgpuStatus_t, const char*, int32_t) {};
+  out.device_lost = [](dgpuCore*, dgpuCoreDevice*, const char*) {};
+  out.log = [](dgpuCore*, uint32_t, const char*, const char*) {};
+  out.fail = [](dgpuCore*, dgpuStatus_t status, const char*, const char*, int32_t) { return status; };
+  out.allocate = allocate;
+  out.release = release;
+  out.config = config;
+  return out;
+}
 
 void fill_services(Backend& backend, dgpuBackendServices& out) {
   out.struct_size = sizeof(out);

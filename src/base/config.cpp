@@ -20,7 +20,8 @@ const std::vector<ConfigRow> kRows = {
     {"DGPU_BACKEND_PATH", ConfigType::paths, nullptr, "",
      "Directories searched for backend manifests (*.json) before the installed one, ':' between."},
     {"DGPU_BACKEND_PROBE", ConfigType::boolean, nullptr, "1",
-     "1: a plugin is first loaded in a short-lived child process, so that a crash or hang in it cannot hurt this one."},
+     "1: a plugin is first loaded and started in a short-lived child process, so that a crash or hang in it cannot hurt "
+     "this one."},
     {"DGPU_BACKEND_PROBE_TIMEOUT_MS", ConfigType::integer, nullptr, "5000",
      "Milliseconds that the probing child process may take before the plugin is refused, 1 to 3600000.", 1, 3600000},
     {"DGPU_CPU_BF16", ConfigType::choice, "auto|dot|fma", "auto",

@@ -120,6 +120,56 @@ static void crashes_and_hangs_are_contained(void** state) {
   refused(plugin("hang_in_query"), "did not answer within 2000 ms in its dgpuBackendQuery");
 }
 
+static void crashes_and_hangs_of_the_start_are_contained(void** state) {
+  refused(plugin("crash_in_initialize"), "crashed in its initialize");
+  refused(plugin("abort_in_info"), "crashed in its device.info (Aborted)");
+  refused(plugin("hang_in_initialize"), "did not answer within 2000 ms in its initialize");
+  /* The time that the manifest gives counts. */
+  char text[1024];
+  snprintf(text, sizeof(text), "{\"name\":\"null\",\"library\":\"%s\",\"abi_major\":1,\"probe_timeout_ms\":300}",
+           plugin("hang_in_initialize"));
+  refused(temp_file("hang.json", text, strlen(text)), "did not answer within 300 ms in its initialize");
+  MESSAGE("\"probe\": \"query\"");
+}
+
+static size_t starts(const char* path) {
+  char bytes[16];
+  FILE* file = fopen(path, "rb");
+  const size_t count = file ? fread(bytes, 1, sizeof(bytes), file) : 0;
+  if (file) fclose(file);
+  return count;
+}
+
+/* Started in a child once while the file stays as it is, and never where its manifest says so. */
+static void a_plugin_is_probed_once_and_as_its_manifest_says(void** state) {
+  const char* depths[] = {"start", "query", "none"};
+  char marks[256], text[1024];
+  snprintf(marks, sizeof(marks), "%s/starts", directory);
+  setenv("DGPU_TEST_STARTS", marks, 1);
+  for (size_t i = 0; i < 3; ++i) {
+    dgpuBackend_t backend = NULL;
+    unlink(marks);
+    snprintf(text, sizeof(text), "{\"name\":\"counts_starts\",\"library\":\"%s\",\"abi_major\":1,\"probe\":\"%s\"}",
+             plugin("counts_starts"), depths[i]);
+    const char* manifest = temp_file("counts.json", text, strlen(text));
+    OK(dgpuBackendLoad(manifest, &backend));
+    assert_int_equal(starts(marks), i == 0 ? 2 : 1);
+    OK(dgpuBackendUnload(backend, 1000000000));
+    OK(dgpuBackendLoad(manifest, &backend));
+    assert_int_equal(starts(marks), i == 0 ? 3 : 2);
+    OK(dgpuBackendUnload(backend, 1000000000));
+  }
+  unsetenv("DGPU_TEST_STARTS");
+}
+
+/* What a plugin answers in the child is not the last word: a driver may refuse there what it grants here. */
+static void an_error_in_the_child_does_not_refuse(void** state) {
+  dgpuBackend_t backend = NULL;
+  refused(plugin("counts_starts"), "does not start"); /* not "crashed": its error comes from this process */
+  OK(dgpuBackendLoad(plugin("old_schema"), &backend));
+  OK(dgpuBackendUnload(backend, 1000000000));
+}
+
 static void an_incomplete_or_failing_plugin_is_refused(void** state) {
   refused(plugin("incomplete"), "queue.submit");
   refused(plugin("fails_to_start"), "the driver is not installed");
@@ -154,6 +204,11 @@ static void manifests_are_checked(void** state) {
       {"{\"name\":\"null\",\"library\":\"x.so\",\"abi_major\":2}", "majors must match"},
       {"{\"name\":\"null\",\"library\":\"x.so\",\"abi_major\":1}", "No such file"},
       {"{\"name\":\"null\",\"library\":\"x.so\",\"abi_major\":1,\"load\":\"never\"}", "auto, explicit"},
+      {"{\"name\":\"null\",\"library\":\"x.so\",\"abi_major\":1,\"probe\":\"twice\"}",
+       "\"start\", \"query\", \"none\""},
+      {"{\"name\":\"null\",\"library\":\"x.so\",\"abi_major\":1,\"probe\":1}", "\"start\", \"query\", \"none\""},
+      {"{\"name\":\"null\",\"library\":\"x.so\",\"abi_major\":1,\"probe_timeout_ms\":0}", "from 1 to 600000"},
+      {"{\"name\":\"null\",\"library\":\"x.so\",\"abi_major\":1,\"probe_timeout_ms\":\"5s\"}", "from 1 to 600000"},
   };
   for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); ++i) {
     refused(temp_file("case.json", cases[i].json, strlen(cases[i].json)), cases[i].reason);
@@ -265,8 +320,11 @@ static void discovery_goes_on_after_a_broken_plugin(void** state) {
   snprintf(text, sizeof(text), "{\"name\":\"crasher\",\"library\":\"%s\",\"abi_major\":1}", plugin("crash_in_query"));
   const char* broken = temp_file("a_broken.json", text, strlen(text));
   (void)broken;
-  snprintf(text, sizeof(text), "%s/case.json", directory);
-  unlink(text);
+  static const char* const left[] = {"case.json", "counts.json", "hang.json"};
+  for (size_t i = 0; i < sizeof(left) / sizeof(left[0]); ++i) {
+    snprintf(text, sizeof(text), "%s/%s", directory, left[i]);
+    unlink(text);
+  }
   snprintf(text, sizeof(text), "%s/other.json", directory);
   unlink(text);
   snprintf(text, sizeof(text), "%s", need_env("DGPU_TEST_NULL_BACKEND"));
@@ -322,6 +380,9 @@ int main(void) {
       cmocka_unit_test(a_truncated_plugin_is_refused),
       cmocka_unit_test(other_versions_are_refused),
       cmocka_unit_test(crashes_and_hangs_are_contained),
+      cmocka_unit_test(crashes_and_hangs_of_the_start_are_contained),
+      cmocka_unit_test(a_plugin_is_probed_once_and_as_its_manifest_says),
+      cmocka_unit_test(an_error_in_the_child_does_not_refuse),
       cmocka_unit_test(an_incomplete_or_failing_plugin_is_refused),
       cmocka_unit_test(a_plugin_of_an_earlier_header_is_read_up_to_its_size),
       cmocka_unit_test(manifests_are_checked),
