@@ -70,6 +70,8 @@ Status Session::choose_limits(const SessionLimits& limits) {
   DGPU_TRY(at_most("max_batch_tokens", limits_.max_batch_tokens, 1u << 22));
   DGPU_TRY(at_most("max_tokens", limits_.max_tokens, 1u << 28));
   program_ = base;
+  if (limits_.routes) graph::force_routes(program_, *limits_.routes);
+  limits_.routes = nullptr;
   DGPU_TRY(fuse_around_taps(limits_.taps));
   maxima_.tokens = limits_.max_batch_tokens;
   maxima_.sequences = limits_.max_sequences;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/passes/passes.h"
 #include "model/batch.h"
 #include "model/placement.h"
 #include "model/step_log.h"
@@ -50,8 +51,9 @@ class Sequence final : public Object {
 struct SessionLimits {
   uint32_t max_sequences = 8, max_tokens = 0, max_batch_tokens = 512, max_logit_rows = 0;
   std::string taps;
-  dgpuDtype_t compute = 0;  // type of activations; 0: as the model was loaded
-  bool routing = false;     // also keep the inputs and outputs of expert routing, for comparison
+  dgpuDtype_t compute = 0;                // type of activations; 0: as the model was loaded
+  const graph::Routes* routes = nullptr;  // experts that are given, for steps of max_batch_tokens; used by create alone
+  bool routing = false;                   // also keep the inputs and outputs of expert routing, for comparison
 };
 
 // A value of the program that stays readable until the next step.

@@ -61,12 +61,14 @@ Status fetch(Session& session, Stream& stream, graph::Id id, HostValue& out) {
 
 }  // namespace
 
-Status capture(Ref<OpenModel> model, dgpuDtype_t compute, const std::vector<int32_t>& tokens, Capture& out) {
+Status capture(Ref<OpenModel> model, dgpuDtype_t compute, const std::vector<int32_t>& tokens,
+               const graph::Routes* routes, Capture& out) {
   SessionLimits limits;
   const auto count = static_cast<uint32_t>(tokens.size());
   limits.max_sequences = 1;
   limits.max_tokens = limits.max_batch_tokens = limits.max_logit_rows = count;
   limits.taps = "*";
+  limits.routes = routes;
   limits.routing = true;
   limits.compute = compute;
   Ref<Session> session;

@@ -22,7 +22,8 @@ struct Capture {
   graph::Program program;                    // as it was executed
 };
 
-// Blocks.
-Status capture(Ref<OpenModel> model, dgpuDtype_t compute, const std::vector<int32_t>& tokens, Capture& out);
+// With `routes` tokens go to these experts; the choice that each node would have made is in `routing`. Blocks.
+Status capture(Ref<OpenModel> model, dgpuDtype_t compute, const std::vector<int32_t>& tokens,
+               const graph::Routes* routes, Capture& out);
 
 }  // namespace dgpu::model

@@ -26,29 +26,40 @@ double slope(const std::string& scoring) {
   return 1;
 }
 
-// Without a bias on the score, every scoring is monotone in the logit, and the gap is measured there.
-double margin_of(const float* logits, const float* bias, int64_t experts, const std::set<int64_t>& chosen,
+// Without a bias on the score, every scoring is monotone in the logit, and gaps are measured there.
+// The gap that had to be bridged: from the best expert that is missing to the worst that came in its place.
+double margin_of(const float* logits, const float* bias, const std::set<int64_t>& truth, const std::set<int64_t>& ours,
                  const std::string& scoring, bool on_score) {
-  double last = INFINITY, next = -INFINITY;
-  for (int64_t e = 0; e < experts; ++e) {
+  double missing = -INFINITY, instead = INFINITY;
+  const auto score = [&](int64_t e) {
     const double b = bias ? bias[e] : 0;
-    const double s = bias && on_score ? scored(logits[e], scoring) + b : logits[e] + b;
-    if (chosen.count(e))
-      last = std::min(last, s);
-    else
-      next = std::max(next, s);
-  }
-  return last - next;
+    return bias && on_score ? scored(logits[e], scoring) + b : logits[e] + b;
+  };
+  for (const int64_t e : truth)
+    if (!ours.count(e)) missing = std::max(missing, score(e));
+  for (const int64_t e : ours)
+    if (!truth.count(e)) instead = std::min(instead, score(e));
+  return missing - instead;
 }
 
 }  // namespace
+
+graph::Routes routes_of(const Capture& run) {
+  graph::Routes out;
+  for (const auto& node : run.program.nodes) {
+    const auto it = run.routing.find(node.name + ":indices");
+    if (graph::chooses_experts(node) && it != run.routing.end())
+      out[node.name].assign(it->second.data.begin(), it->second.data.end());
+  }
+  return out;
+}
 
 std::vector<Flip> find_flips(const Capture& low, const Capture& f32, double one_rounding) {
   std::vector<Flip> flips;
   const auto roundings = graph::count_roundings(low.program);
   for (graph::Id n = 0; n < low.program.nodes.size(); ++n) {
     const auto& node = low.program.nodes[n];
-    if (node.op != "moe_route") continue;
+    if (!graph::chooses_experts(node)) continue;
     const auto a = low.routing.find(node.name + ":indices"), b = f32.routing.find(node.name + ":indices");
     const auto l = f32.routing.find(node.name + ":logits"), bias = f32.routing.find(node.name + ":bias");
     if (a == low.routing.end() || b == f32.routing.end() || l == f32.routing.end()) continue;
@@ -68,12 +79,13 @@ std::vector<Flip> find_flips(const Capture& low, const Capture& f32, double one_
       for (int64_t e = 0; e < experts; ++e) square += double(row[e]) * row[e];
       // Root mean square error of one logit from the counted roundings, four times that for its tail, twice for a gap
       // of two logits.
-      const double r = roundings[l->second.value];
+      const auto rounded = low.routing.find(node.name + ":logits");
+      const double r = rounded == low.routing.end() ? 1 : roundings[rounded->second.value];
       const double error =
           2 * 4 * one_rounding * std::sqrt(std::max(1.0, r)) * std::sqrt(square / static_cast<double>(experts));
-      Flip f{node.name, n, t, 0, has_bias && on_score ? error * slope(scoring) : error, false};
-      f.margin = margin_of(row, has_bias ? bias->second.data.data() : nullptr, experts, truth, scoring, on_score);
-      f.excused = f.margin >= 0 && f.margin < f.error;
+      Flip f{node.name, t, 0, has_bias && on_score ? error * slope(scoring) : error, false};
+      f.margin = margin_of(row, has_bias ? bias->second.data.data() : nullptr, truth, ours, scoring, on_score);
+      f.excused = f.margin < f.error;
       flips.push_back(f);
     }
   }

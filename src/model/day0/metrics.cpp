@@ -5,15 +5,13 @@
 
 namespace dgpu::model {
 
-Difference difference(const std::vector<float>& a, const std::vector<float>& b, int64_t tokens,
-                      const std::vector<bool>& excused, double floor) {
+Difference difference(const std::vector<float>& a, const std::vector<float>& b, int64_t tokens, double floor) {
   Difference d;
   const int64_t width = tokens ? static_cast<int64_t>(b.size()) / tokens : 0;
   double diff = 0, bb = 0, aa = 0, ab = 0, all = 0;
   for (const float v : b) all += double(v) * v;
   const double rms = tokens ? std::sqrt(all / static_cast<double>(tokens)) : 0;
   for (int64_t t = 0; t < tokens; ++t) {
-    if (!excused.empty() && excused[t]) continue;
     double dt = 0, bt = 0;
     for (int64_t i = t * width; i < (t + 1) * width; ++i) {
       const double x = a[i], y = b[i], e = x - y;

@@ -7,7 +7,7 @@
 namespace dgpu::model {
 
 struct Difference {
-  double rel_l2 = 0;  // |a - b| / |b|, over the judged tokens
+  double rel_l2 = 0;  // |a - b| / |b|, over all tokens
   double max_abs = 0;
   double cosine = 1;
   bool finite = true;  // neither NaN nor infinity in ours
@@ -15,10 +15,9 @@ struct Difference {
   int64_t worst_token = -1;
 };
 
-// a (ours) and b (truth) are [tokens, width]. Tokens with excused[t] are left out; excused may be empty.
+// a (ours) and b (truth) are [tokens, width].
 // A token's error is |a_t - b_t| over the larger of |b_t| and the root mean square of all tokens' norms times `floor`.
-Difference difference(const std::vector<float>& a, const std::vector<float>& b, int64_t tokens,
-                      const std::vector<bool>& excused, double floor);
+Difference difference(const std::vector<float>& a, const std::vector<float>& b, int64_t tokens, double floor);
 
 // Shape without dimensions of size 1.
 std::vector<int64_t> squeeze(const std::vector<int64_t>& shape);
