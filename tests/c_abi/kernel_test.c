@@ -200,6 +200,30 @@ static void a_device_without_host_functions_says_so(void** state) {
   OK(dgpuContextDestroy(both));
 }
 
+static void ends_its_thread(uint64_t x) {
+  if (x == 1) pthread_exit(NULL);
+}
+
+/* What Python does to the threads that enter it while the interpreter exits. */
+static void a_kernel_that_ends_its_thread_fails_its_command(void** state) {
+  dgpuDevice_t device = cpu_device(0);
+  dgpuContext_t context = context_of(device);
+  dgpuStream_t stream = stream_on(context, device);
+  dgpuKernel_t kernel = NULL;
+  dgpuErrorInfo info = DGPU_ERROR_INFO_INIT;
+  OK(dgpuKernelCreate(context, "quitter", FUNCTION(ends_its_thread), "gx", NULL, DGPU_KERNEL_MAY_BLOCK, &kernel));
+  for (int round = 0; round < 5; ++round) {
+    OK(dgpuKernelLaunch(stream, kernel, 1, 1, 1, NULL, NULL, 0));
+    OK(dgpuStreamSynchronize(stream, LONG_TIME));
+    OK(dgpuKernelLaunch(stream, kernel, 3, 1, 1, NULL, NULL, 0));
+    CHECK(DGPU_STATUS_CALLBACK_FAILED, dgpuStreamSynchronize(stream, LONG_TIME));
+    OK(dgpuGetLastError(&info));
+    assert_non_null(strstr(info.message, "ended its thread"));
+    OK(dgpuStreamReset(stream, LONG_TIME));
+  }
+  OK(dgpuContextDestroy(context));
+}
+
 static void a_failing_kernel_fails_its_command(void** state) {
   dgpuDevice_t device = cpu_device(0);
   dgpuContext_t context = context_of(device);
@@ -298,6 +322,7 @@ int main(void) {
       cmocka_unit_test(memory_of_another_device_is_refused),
       cmocka_unit_test(signatures_are_checked),
       cmocka_unit_test(a_device_without_host_functions_says_so),
+      cmocka_unit_test(a_kernel_that_ends_its_thread_fails_its_command),
       cmocka_unit_test(a_failing_kernel_fails_its_command),
       cmocka_unit_test(kernels_that_may_block_run_in_order),
       cmocka_unit_test(kernels_that_may_block_do_not_block_other_streams),

@@ -1,4 +1,6 @@
 // How a queue's commands are started, run and reported by the thread that owns it.
+#include <cxxabi.h>
+
 #include <new>
 
 #include "backends/cpu/executor.h"
@@ -212,6 +214,9 @@ void Executor::run_chunk(Queue& queue, const Task& task, uint32_t phase, uint32_
   } catch (const std::bad_alloc&) {
     status = DGPU_STATUS_OUT_OF_HOST_MEMORY;
     text = "no host memory for scratch";
+  } catch (const abi::__forced_unwind&) {  // pthread_exit: to keep it here would be the C library's abort
+    queue.record_error(chunk, DGPU_STATUS_CALLBACK_FAILED, "the kernel's function ended its thread");
+    throw;
   } catch (...) {
     if (task.user()) status = DGPU_STATUS_CALLBACK_FAILED;
     text = task.user() ? "the kernel's function threw an exception" : "an exception left a chunk";

@@ -1,5 +1,6 @@
 #include "backends/cpu/executor.h"
 
+#include <cxxabi.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/syscall.h>
@@ -363,7 +364,16 @@ void Executor::wake(uint32_t wanted) {
 void Executor::user_thread(Queue& queue) {
   t_inside = true;
   Turn turn{Mode::kUserThread, now_ns()};
-  if (run_phases(queue, turn, 0)) drive(queue, turn);
+  try {
+    if (run_phases(queue, turn, 0)) drive(queue, turn);
+  } catch (const abi::__forced_unwind&) {
+    // The kernel's function ended this thread, as Python does to threads that enter it while it exits. Its command has
+    // failed, and a worker goes on with the queue.
+    queue.due_ns = 0;
+    finish(queue, queue.error_status.load(std::memory_order_acquire));
+    schedule(queue);
+    throw;
+  }
 }
 
 bool Executor::help(Queue& queue, uint64_t value) {
