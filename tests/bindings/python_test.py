@@ -359,6 +359,75 @@ class Models(Base):
             dgpu.Model(MODELS / "adder").session()
 
 
+class Arguments(Base):
+    """What Python code gets wrong is refused in Python's words, and nothing is cut or guessed."""
+
+    def test_numbers(self):
+        for bad in ("8", 1.5, None):
+            with self.assertRaises(TypeError, msg=bad):
+                self.context.alloc(self.device, bad)
+        for bad in (-1, 1 << 64):
+            with self.assertRaisesRegex(OverflowError, "size is"):
+                self.context.alloc(self.device, bad)
+        memory = self.context.alloc(self.device, np.int64(8))
+        with self.assertRaises(TypeError):
+            self.stream.copy_in(1.5, b"12345678")
+        with self.assertRaises(OverflowError):
+            self.stream.copy_in(-1, b"12345678")
+        for bad in (-1, float("nan")):
+            with self.assertRaisesRegex(ValueError, "timeout is"):
+                self.stream.synchronize(bad)
+        self.stream.copy_in(memory, b"12345678")
+        self.stream.synchronize(float("inf"))
+
+    def test_objects(self):
+        for call in (lambda: dgpu.Context([0]), lambda: self.context.alloc(0, 8), lambda: self.context.stream(None),
+                     lambda: self.context.event().record(1), lambda: self.context.array(self.device, b"1")):
+            with self.assertRaisesRegex(TypeError, "must be a dgpu"):
+                call()
+        with self.assertRaises(ValueError):
+            dgpu.Context([])
+        with self.assertRaisesRegex(BufferError, "objects"):
+            self.context.array(self.stream, np.array([object()]))
+
+    def test_closed_memory(self):
+        memory = self.context.alloc(self.device, 8)
+        memory.close()
+        for call in (lambda: memory.address, lambda: self.stream.copy_in(memory, b"12345678")):
+            with self.assertRaisesRegex(dgpu.InvalidHandle, "closed"):
+                call()
+        self.assertIn("closed", repr(memory))
+        self.assertEqual(len(self.context.array(self.stream, b"")), 0)
+
+    def test_grids(self):
+        kernel = dgpu.Kernel(self.context, lambda i: None, "gx")
+        for bad in ((), (1, 1, 1, 1)):
+            with self.assertRaises(ValueError):
+                kernel.launch(self.stream, bad)
+        with self.assertRaises(TypeError):
+            kernel.launch(self.stream, 1.5)
+
+    def test_paths_and_tokens(self):
+        adder = MODELS / "adder"
+        self.assertEqual(dgpu.Model(os.fsencode(adder), templates=MODELS).family, "llama")
+        with self.assertRaises(TypeError):
+            dgpu.Model(None)
+        with self.assertRaisesRegex(ValueError, "null character"):
+            dgpu.Model(f"{adder}\0x")
+        session = dgpu.Model(adder).load(self.context, self.device).session(max_tokens=32)
+        for bad in ("123", [1.7], [None]):
+            with self.assertRaisesRegex(TypeError, "token must be an integer"):
+                session.generate(self.stream, bad)
+        with self.assertRaises(OverflowError):
+            session.generate(self.stream, [1 << 31])
+        with self.assertRaises(dgpu.InvalidArgument):
+            session.generate(self.stream, [-1])
+        # Every top_k is one: above the vocabulary it cuts nothing, and the stream lives on.
+        every = session.generate(self.stream, [13, 2], 6, temperature=1, seed=5)
+        for top_k in (1000, (1 << 31), (1 << 32) - 1):
+            self.assertEqual(session.generate(self.stream, [13, 2], 6, temperature=1, seed=5, top_k=top_k), every)
+
+
 class Process(unittest.TestCase):
     def run_python(self, code):
         return subprocess.run([sys.executable, "-B", "-X", "faulthandler", "-c", code], capture_output=True, text=True, timeout=60)
@@ -366,6 +435,11 @@ class Process(unittest.TestCase):
     def test_exit_with_work_under_way_is_clean(self):
         done = self.run_python("import dgpu\nd = dgpu.devices()[0]\nc = dgpu.Context([d])\ns = c.stream(d)\n"
                                "m = c.alloc(d, 1 << 24)\nfor _ in range(50): s.fill(m, 7, 1, 1 << 24)\n")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_exit_with_python_kernels_under_way_is_clean(self):
+        done = self.run_python("import dgpu, time\nd = dgpu.devices()[0]\nc = dgpu.Context([d])\ns = c.stream(d)\n"
+                               "k = dgpu.Kernel(c, lambda i: time.sleep(0.01), 'gx')\nk.launch(s, 100)\nk.launch(s, 100)\n")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_use_after_shutdown_raises(self):

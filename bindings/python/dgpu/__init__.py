@@ -13,6 +13,8 @@ Every call releases the GIL. Failures raise `Error`, or the subclass of the stat
 
 import ctypes
 import json
+import operator
+import os
 import struct
 import threading
 
@@ -61,11 +63,48 @@ _FOREVER = (1 << 64) - 1
 
 def _ns(seconds):
     """Nanoseconds of a timeout in seconds; None waits without limit."""
-    if seconds is None:
+    if seconds is None or seconds == float("inf"):
         return _FOREVER
-    if seconds < 0:
-        raise ValueError("timeout must not be negative")
+    if not seconds >= 0:
+        raise ValueError(f"timeout is {seconds}, must be at least 0, in seconds")
     return min(int(seconds * 1e9), _FOREVER - 1)
+
+
+def _whole(value, what):
+    """An integer; numpy integers pass, numbers that would be cut and texts do not."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what} must be an integer, not {value!r}") from None
+
+
+def _unsigned(value, what, bits=64):
+    value = _whole(value, what)
+    if not 0 <= value < 1 << bits:
+        raise OverflowError(f"{what} is {value}, must be from 0 to {(1 << bits) - 1}")
+    return value
+
+
+def _tokens(values, what):
+    values = [_whole(v, what) for v in values]
+    for v in values:
+        if not -(1 << 31) <= v < 1 << 31:
+            raise OverflowError(f"{what} {v} does not fit 32 bits")
+    return values
+
+
+def _path(value):
+    text = os.fsdecode(value)
+    if "\0" in text:
+        raise ValueError(f"the path {text!r} holds a null character")
+    return text
+
+
+def _native(value, kind, what):
+    """The native object of one of our classes."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{what} must be a dgpu.{kind.__name__}, not {value!r}")
+    return value._native
 
 
 def init():
@@ -124,7 +163,7 @@ class Device:
     """A device of the machine. Devices belong to the library and need no close()."""
 
     def __init__(self, ordinal):
-        self._native = _n.Device(int(ordinal))
+        self._native = _n.Device(_unsigned(ordinal, "ordinal", 32))
         self.ordinal = self._native.ordinal()
         self.name = self._native.name()
         self.uuid = self._native.uuid()
@@ -147,6 +186,10 @@ class Context(_Closable):
 
     def __init__(self, devices):
         self.devices = list(devices)
+        for d in self.devices:
+            _native(d, Device, "each of devices")
+        if not self.devices:
+            raise ValueError("a context needs at least one device")
         self._native = _n.Context([d.ordinal for d in self.devices])
 
     def stream(self, device):
@@ -163,8 +206,9 @@ class Context(_Closable):
 
     def array(self, stream, data):
         """Device memory with a copy of a buffer (numpy array, bytes, ...). Blocks until the copy is done."""
-        view = memoryview(data)
-        memory = Memory(self, stream.device, view.nbytes)
+        _native(stream, Stream, "stream")
+        with memoryview(data) as view:
+            memory = Memory(self, stream.device, view.nbytes)
         stream.copy_in(memory, data)
         return memory
 
@@ -177,25 +221,37 @@ class Memory(_Closable):
     """Device memory. `address` is a device address: arithmetic is valid inside the allocation."""
 
     def __init__(self, context, device, size):
-        self._native = _n.Memory(context._native, device._native, int(size))
+        self._native = _n.Memory(_native(context, Context, "context"), _native(device, Device, "device"),
+                                 _unsigned(size, "size"))
         self.context, self.device = context, device
+        self._closed = False
+
+    def close(self):
+        self._closed = True
+        super().close()
 
     @property
     def address(self):
+        """The device address; raises InvalidHandle after close()."""
+        if self._closed:
+            raise InvalidHandle(-2, "the memory was closed", "memory")  # noqa: F821, made from the status table
         return self._native.address()
 
     @property
     def size(self):
+        """Bytes."""
         return self._native.size()
 
     def __len__(self):
         return self.size
 
+    def __repr__(self):
+        return f"<dgpu.Memory {self.size} bytes{', closed' if self._closed else ''}>"
+
 
 def _address(memory, offset=0):
-    if isinstance(memory, Memory):
-        return memory.address + int(offset)
-    return int(memory) + int(offset)
+    base = memory.address if isinstance(memory, Memory) else _whole(memory, "a device address (or dgpu.Memory)")
+    return _unsigned(base + _whole(offset, "offset"), "the device address")
 
 
 class Pending:
@@ -225,7 +281,7 @@ class Stream(_Closable):
     """An in-order queue of commands. Submits wait while the queue is full."""
 
     def __init__(self, context, device):
-        self._native = _n.Stream(context._native, device._native)
+        self._native = _n.Stream(_native(context, Context, "context"), _native(device, Device, "device"))
         self.context, self.device = context, device
         self._pending, self._lock = [], threading.Lock()
 
@@ -280,6 +336,9 @@ class Stream(_Closable):
         if not view.c_contiguous:
             view.release()
             raise BufferError("the buffer is not C-contiguous; copy it first, for example with numpy.ascontiguousarray")
+        if "O" in view.format:
+            view.release()
+            raise BufferError("the buffer holds Python objects, whose addresses mean nothing to a device")
         if writable and view.readonly:
             view.release()
             raise BufferError("the buffer is read-only")
@@ -304,22 +363,23 @@ class Stream(_Closable):
 
     def copy(self, dst, src, size):
         """Copies between device addresses of the context."""
-        self._native.copy(_address(dst), _address(src), int(size))
+        self._native.copy(_address(dst), _address(src), _unsigned(size, "size"))
 
     def fill(self, dst, pattern, pattern_size, size):
         """Repeats a pattern of 1, 2, 4 or 8 bytes."""
-        self._native.fill(_address(dst), int(pattern), int(pattern_size), int(size))
+        self._native.fill(_address(dst), _unsigned(pattern, "pattern"), _unsigned(pattern_size, "pattern_size", 32),
+                          _unsigned(size, "size"))
 
 
 class Event(_Closable):
     """A point in a stream."""
 
     def __init__(self, context, timing=False):
-        self._native = _n.Event(context._native, bool(timing))
+        self._native = _n.Event(_native(context, Context, "context"), bool(timing))
 
     def record(self, stream):
         """Stands for everything submitted to `stream` so far."""
-        self._native.record(stream._native)
+        self._native.record(_native(stream, Stream, "stream"))
 
     def synchronize(self, timeout=None):
         """Waits for it; raises the failure, or Timeout."""
@@ -331,11 +391,11 @@ class Event(_Closable):
 
     def wait(self, stream):
         """Commands submitted to `stream` later start when this event is reached."""
-        self._native.wait(stream._native)
+        self._native.wait(_native(stream, Stream, "stream"))
 
     def elapsed(self, start):
         """Seconds from `start` to this event, on the device's clock. Both need timing=True."""
-        return self._native.elapsed_ns(start._native) * 1e-9
+        return self._native.elapsed_ns(_native(start, Event, "start")) * 1e-9
 
 
 class Op(_Closable):
@@ -383,7 +443,8 @@ class Plan(_Closable):
     """How an operator runs on a device: `mode` is "native", "composed" or "reference"."""
 
     def __init__(self, context, device, op):
-        self._native = _n.Plan(context._native, device._native, op._native)
+        self._native = _n.Plan(_native(context, Context, "context"), _native(device, Device, "device"),
+                               _native(op, Op, "op"))
         self.mode = self._native.mode()
         self.algorithm = self._native.algorithm()
         self.reason = self._native.reason()
@@ -434,9 +495,11 @@ class Kernel(_Closable):
         """Launches over `grid` (an integer or up to three). Arguments in the signature's order, grid left out."""
         if len(args) != len(self._types):
             raise TypeError(f"the kernel takes {len(self._types)} arguments, {len(args)} were given")
-        grid = (grid,) if isinstance(grid, int) else tuple(grid)
-        x, y, z = (tuple(int(g) for g in grid) + (1, 1, 1))[:3]
-        self._native.launch(stream._native, x, y, z, self._types, [_bits(t, a) for t, a in zip(self._types, args)])
+        extents = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
+        if not 1 <= len(extents) <= 3:
+            raise ValueError(f"the grid has 1 to 3 extents, not {len(extents)}")
+        x, y, z = (tuple(_unsigned(g, "an extent of the grid") for g in extents) + (1, 1))[:3]
+        self._native.launch(_native(stream, Stream, "stream"), x, y, z, self._types, [_bits(t, a) for t, a in zip(self._types, args)])
 
 
 def _bits(kind, value):
@@ -457,8 +520,9 @@ class Model(_Closable):
     """A model directory: config.json and safetensors. `config_only=True` needs no weights."""
 
     def __init__(self, directory, templates=(), config_only=False):
-        path = ":".join([templates] if isinstance(templates, str) else [str(t) for t in templates])
-        self._native = _n.Model(str(directory), path, bool(config_only))
+        single = isinstance(templates, (str, bytes, os.PathLike))
+        path = ":".join(_path(t) for t in ([templates] if single else templates))
+        self._native = _n.Model(_path(directory), path, bool(config_only))
         self.family = self._native.family()
         self.parameters = self._native.parameters()
         self.layers = self._native.layers()
@@ -467,11 +531,12 @@ class Model(_Closable):
 
     @property
     def loaded(self):
+        """True after load()."""
         return self._native.loaded()
 
     def load(self, context, device, dtype="f32"):
         """Brings the weights to the device; `dtype` is the compute type: f32, bf16 or f16. Blocks."""
-        self._native.load(context._native, device._native, dtype)
+        self._native.load(_native(context, Context, "context"), _native(device, Device, "device"), dtype)
         return self
 
     def inspect(self):
@@ -484,7 +549,8 @@ class Model(_Closable):
 
     def compare(self, context, device, baseline, dtype="f32"):
         """The Day-0 compare document against a baseline file. The model must be loaded."""
-        return json.loads(self._native.compare(context._native, device._native, dtype, str(baseline)))
+        return json.loads(self._native.compare(_native(context, Context, "context"), _native(device, Device, "device"),
+                                               dtype, _path(baseline)))
 
     def session(self, max_sequences=1, max_tokens=0, max_batch_tokens=0, max_logit_rows=0, taps=()):
         """A Session; 0 takes the library's defaults."""
@@ -496,7 +562,9 @@ class Session(_Closable):
 
     def __init__(self, model, max_sequences, max_tokens, max_batch_tokens, max_logit_rows, taps):
         names = taps if isinstance(taps, str) else ",".join(taps)
-        self._native = _n.Session(model._native, max_sequences, max_tokens, max_batch_tokens, max_logit_rows, names)
+        limits = {"max_sequences": max_sequences, "max_tokens": max_tokens, "max_batch_tokens": max_batch_tokens,
+                  "max_logit_rows": max_logit_rows}
+        self._native = _n.Session(_native(model, Model, "model"), *(_unsigned(v, k, 32) for k, v in limits.items()), names)
         self.model = model
 
     def sequence(self):
@@ -505,7 +573,8 @@ class Session(_Closable):
 
     def step(self, stream, sequence, tokens):
         """Extends a sequence by tokens. Asynchronous; logits() belongs to the last step."""
-        _n.step(self._native, stream._native, sequence._native, [int(t) for t in tokens])
+        _n.step(self._native, _native(stream, Stream, "stream"), _native(sequence, Sequence, "sequence"),
+                _tokens(tokens, "token"))
 
     def logits(self):
         """(dtype, shape, address) of the last step's logits on the device."""
@@ -519,9 +588,11 @@ class Session(_Closable):
         own = sequence is None
         sequence = self.sequence() if own else sequence
         try:
-            return list(_n.generate(self._native, stream._native, sequence._native, [int(t) for t in prompt],
-                                    int(max_new_tokens), [int(s) for s in stop], float(temperature), int(top_k),
-                                    float(top_p), int(seed)))
+            return list(_n.generate(self._native, _native(stream, Stream, "stream"),
+                                    _native(sequence, Sequence, "sequence"), _tokens(prompt, "token"),
+                                    _unsigned(max_new_tokens, "max_new_tokens", 32), _tokens(stop, "stop id"),
+                                    float(temperature), _unsigned(top_k, "top_k", 32), float(top_p),
+                                    _unsigned(seed, "seed")))
         finally:
             if own:
                 sequence.close()
@@ -531,14 +602,14 @@ class Sequence(_Closable):
     """What a token history left behind in a session's caches."""
 
     def __init__(self, session):
-        self._native = _n.Sequence(session._native)
+        self._native = _n.Sequence(_native(session, Session, "session"))
 
     def __len__(self):
         return self._native.length()
 
     def truncate(self, length):
         """Forgets tokens from `length` on."""
-        self._native.truncate(int(length))
+        self._native.truncate(_unsigned(length, "length"))
 
     def describe(self):
         """States by kind, with bytes."""
