@@ -25,7 +25,10 @@ Val Builder::linear(const Args& args, const Expr& at) {
   if (const Val* bias = a.find("bias")) call.inputs.push_back({"bias", tensor(*bias, at, "bias")});
   if (const Val* act = a.find("activation"))
     call.attrs["activation"] = text_of(*act).substr(1, text_of(*act).size() - 2);
-  if (a.find("keep")) call.keep = "f32";
+  if (const Val* keep = a.find("keep"); keep && !keep->null()) {
+    if (!keep->get<std::string>() || *keep->get<std::string>() != "f32") fault(at, "keep must be 'f32'");
+    call.keep = "f32";
+  }
   return emit(std::move(call), at);
 }
 

@@ -535,7 +535,13 @@ WeightText parse_weight(const Source& source) {
       out.each_count = p.logic_or_public();
     } else if (p.take("tp")) {
       p.need("=");
+      const uint32_t column = p.offset() + 1;
+      bool known = false;
       out.tp = p.identifier("col, row, vocab, expert or head");
+      for (const char* hint : {"col", "row", "vocab", "expert", "head"}) known |= out.tp == hint;
+      if (!known)
+        fault(source, column, fmt::format("expected col, row, vocab, expert or head, found {}", out.tp),
+              DGPU_STATUS_PARSE_ERROR);
     } else if (p.is("f32") || p.is("i64") || p.is("i32")) {
       out.dtype = p.identifier("a type");
     } else if (p.take("if")) {

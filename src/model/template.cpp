@@ -88,9 +88,21 @@ class Loader {
       if (key == s) return section(file, sections_[key], key, value);
     for (const char* s : kSingles)
       if (key == s) return void(singles_[key] = {key, file.file, &value});
+    if (key == "match") check_match(file, value);
     for (const char* s : kOwn)
       if (key == s) return;
     bad(file.file, value, key, "unknown member of a template");
+  }
+  // A misspelt member would make the template match nothing, or more than it says.
+  static void check_match(const TemplateFile& file, const JsonNode& value) {
+    if (!value.is(T::Object)) bad(file.file, value, "match", "expected an object");
+    for (const auto& [key, names] : value.members) {
+      if (key != "model_type" && key != "architectures")
+        bad(file.file, names, "match." + key, "unknown member; known are: model_type architectures");
+      const bool texts = names.is(T::Array) && std::all_of(names.items.begin(), names.items.end(),
+                                                           [](const JsonNode& n) { return n.is(T::String); });
+      if (!texts) bad(file.file, names, "match." + key, "expected a list of strings");
+    }
   }
   static void section(const TemplateFile& file, Section& into, const std::string& place, const JsonNode& value) {
     if (!value.is(T::Object)) bad(file.file, value, place, "expected an object");

@@ -185,7 +185,8 @@ class Linter {
             "nothing uses it: constrain it with \"in\", give it a role, or list the config key as inert");
     }
     for (const Named& n : t_.let)
-      if (!used_.count(n.name)) bad("let." + n.name, "nothing uses it");
+      if (!used_.count(n.name))
+        bad("let." + n.name, "nothing uses it; remove it, or make it null where the base has it");
   }
 
   const Template& t_;

@@ -1,7 +1,7 @@
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 
+#include "base/config.h"
 #include "model/template.h"
 
 namespace dgpu::model {
@@ -50,13 +50,12 @@ Status TemplateSet::add_directory(const std::string& directory) {
 
 Status TemplateSet::load(std::string_view paths) {
   files_.clear();
-  const char* environment = std::getenv("DGPU_TEMPLATE_PATH");
-  const std::string all = std::string(paths) + ":" + (environment ? environment : "");
-  for (size_t at = 0; at <= all.size();) {
-    const size_t colon = std::min(all.find(':', at), all.size());
-    if (colon > at) DGPU_TRY(add_directory(all.substr(at, colon - at)));
+  for (size_t at = 0; at <= paths.size();) {
+    const size_t colon = std::min(paths.find(':', at), paths.size());
+    if (colon > at) DGPU_TRY(add_directory(std::string(paths.substr(at, colon - at))));
     at = colon + 1;
   }
+  for (const auto& directory : config_paths("DGPU_TEMPLATE_PATH")) DGPU_TRY(add_directory(directory));
   for (const BuiltinTemplate& b : builtin_templates()) {
     JsonNode json;
     const std::string file = fmt::format("built-in {}.json", b.name);

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/config.h"
 #include "model/model.h"
 
 namespace dgpu::model {
@@ -153,6 +154,16 @@ const char* const kTiny = R"tmpl({
 const char* const kTinyConfig =
     R"({"model_type":"tiny","architectures":["TinyForCausalLM"],"n_layer":2,"n_embd":8,"n_head":2,"vocab_size":10})";
 
+// The path is a setting like the others: a call beats the environment.
+TEST(Template, PathOfTheSettings) {
+  Directory d;
+  d.write("tiny.json", kTiny);
+  EXPECT_EQ(build(kTinyConfig), DGPU_STATUS_UNSUPPORTED);
+  ASSERT_EQ(config_set("DGPU_TEMPLATE_PATH", d.path().c_str()), 0);
+  EXPECT_EQ(build(kTinyConfig), 0) << last_error().message;
+  ASSERT_EQ(config_set("DGPU_TEMPLATE_PATH", nullptr), 0);
+}
+
 TEST(Template, FamilyInAFileOfItsOwn) {
   Directory d;
   d.write("tiny.json", kTiny);
@@ -204,6 +215,9 @@ TEST(Template, MistakesHaveOneClearMessage) {
   refused("return x + (linear", "x = x + (linear", "must return 1 values");
   refused("\"H\": \"n_embd\"", "\"H\": \"n_embd\", \"spare\": \"n_spare\"", "nothing uses it");
   refused("\"base\": \"common\"", "\"base\": \"tiny\"", "circle");
+  refused("proj.weight [H,H]", "proj.weight [H,H] tp=column", "found column");
+  refused("keep='f32'", "keep='f64'", "keep must be 'f32'");
+  refused("\"match\": {", "\"match\": {\"modeltype\": [\"x\"], ", "match.modeltype: unknown member");
   refused("@attn)", "@attn) if i > 5", "must return 1 values");
   refused("wte.weight [V,H]\"}, \"flow\": [\"return linear", "wte.weight [H,V]\"}, \"flow\": [\"return linear",
           "elsewhere");
