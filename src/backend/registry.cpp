@@ -131,7 +131,7 @@ void Registry::discover() {
   const dgpuErrorInfo before = last_error();
   const Status status = add(make_ref<Backend>(*this, "", nullptr, true), dgpuCpuBackendQuery, "cpu");
   if (status != DGPU_STATUS_SUCCESS)
-    log(DGPU_LOG_ERROR, "backend", "the built-in cpu backend does not start: {}", last_error().message);
+    log(DGPU_LOG_ERROR, "backend", "the built-in cpu backend: {}", last_error().message);
   note("built in", "cpu", status);
   for (const auto& directory : config_paths("DGPU_BACKEND_PATH")) discover_directory(directory, true);
   if (const std::string installed = installed_directory(); !installed.empty()) discover_directory(installed, false);

@@ -1,9 +1,11 @@
 """dgpu-smi: documents, exit codes, absent values, machines without devices, broken plugins."""
 import csv
 import io
+import json
+import subprocess
 import unittest
 
-from tool import ToolTest
+from tool import BIN, ToolTest
 
 
 class Smi(ToolTest):
@@ -54,6 +56,35 @@ class Smi(ToolTest):
             self.assertEqual(out[1 + i].split()[1 + i], "X")
         doc = self.run_json("topo", "--format", "json", env=env)
         self.assertEqual(len(doc["links"]), 6)
+
+    def test_settings_that_do_not_exist_are_named(self):
+        done = self.run_tool("config", env={"DGPU_CPU_DEVICE": "2"})
+        self.assertIn("DGPU_CPU_DEVICE is in the environment", done.stderr)
+        self.assertEqual(self.run_tool("config", env={"DGPU_CPU_DEVICES": "2"}).stderr, "")
+
+    def test_usage_errors_are_documents(self):
+        for args, says in ((("--format", "json", "nonsense"), "nonsense"), (("list", "--format=json", "--x"), "--x"),
+                           (("query", "--fields", "name,name", "--format", "json"), "twice")):
+            doc = self.run_json(*args, code=2)
+            self.assertEqual((doc["schema"], doc["exit"]), ("dgpu.smi.error/1", 2))
+            self.assertIn(says, doc["error"])
+        self.assertIn("'2' is none of table, json and csv", self.run_tool("--format", "2", code=2).stderr)
+        self.assertEqual(self.run_tool("query", "--fields", " name , index ").stdout.split()[:2], ["name", "index"])
+
+    def test_output_that_cannot_be_written(self):
+        for args in ((), ("config", "--format", "csv"), ("--help",)):
+            with open("/dev/full", "w") as full:
+                done = subprocess.run([str(BIN / self.tool), *args], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+            self.assertEqual(done.returncode, 1, args)
+            self.assertIn("standard output", done.stderr)
+
+    def test_odd_bytes_and_whole_numbers(self):
+        done = subprocess.run([str(BIN / self.tool), b"--device", b"\xff\x1b", b"--format", b"json"], capture_output=True, timeout=120)
+        self.assertEqual(done.returncode, 6)
+        self.assertIn("\ufffd", json.loads(done.stdout)["error"])
+        self.assertNotIn(b"\x1b", done.stderr)
+        device = self.run_json("query", "--fields", "memory.used,commands,utilization", "--format", "json")["devices"][0]
+        self.assertEqual([type(device[f]) for f in ("memory.used", "commands", "utilization")], [int, int, float])
 
     def test_exit_codes(self):
         self.run_tool("query", "--fields", "nonsense", code=2)

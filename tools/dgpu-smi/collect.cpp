@@ -29,16 +29,22 @@ std::string last_error() {
   return info.message[0] ? info.message : dgpuStatusText(info.status);
 }
 
+// Counts and bytes arrive as doubles, too.
+Json number(double value, const std::string& unit) {
+  if (unit != "bytes" && unit != "count") return value;
+  return static_cast<uint64_t>(value);
+}
+
 void read_metrics(dgpuDevice_t device, Device& out) {
   out.metrics.push_back({nullptr, "unsupported"});  // there is no metric 0
-#define SMI_READ(name, id, unit, text)                                                     \
-  {                                                                                        \
-    dgpuMetric m = DGPU_METRIC_INIT;                                                       \
-    out.metrics.resize(id + 1, Value{nullptr, "unsupported"});                             \
-    if (dgpuDeviceGetMetric(device, id, &m) == DGPU_STATUS_SUCCESS && !m.absent)           \
-      out.metrics[id] = {m.value, ""};                                                     \
-    else                                                                                   \
-      out.metrics[id] = {nullptr, absence(m.absent)}; \
+#define SMI_READ(name, id, unit, text)                                           \
+  {                                                                              \
+    dgpuMetric m = DGPU_METRIC_INIT;                                             \
+    out.metrics.resize(id + 1, Value{nullptr, "unsupported"});                   \
+    if (dgpuDeviceGetMetric(device, id, &m) == DGPU_STATUS_SUCCESS && !m.absent) \
+      out.metrics[id] = {number(m.value, unit), ""};                             \
+    else                                                                         \
+      out.metrics[id] = {nullptr, absence(m.absent)};                            \
   }
   DGPU_METRIC_LIST(SMI_READ)
 #undef SMI_READ

@@ -1,8 +1,11 @@
 // dgpu-smi: what the library sees of this machine.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <map>
 
 #include "smi.h"
@@ -41,10 +44,39 @@ int run(int (*command)(const smi::Options&), const smi::Options& options) {
   return command(options);
 }
 
+// What is wrong with the command line, or help and version, which are no errors.
+int usage(const CLI::App& app, const CLI::ParseError& e, smi::Format format, int argc, char** argv) {
+  if (e.get_exit_code() == 0) return app.exit(e);
+  std::string message = e.what();
+  for (int i = 1; i < argc; ++i)  // where parsing ended before it
+    if (!std::strcmp(argv[i], "--format=json") ||
+        (i + 1 < argc && !std::strcmp(argv[i], "--format") && !std::strcmp(argv[i + 1], "json")))
+      format = smi::Format::json;
+  smi::print_error(message + "; see `dgpu-smi --help`", smi::kUsage, format);
+  return smi::kUsage;
+}
+
+// A closed standard stream would hand its number to the next file that is opened: it is filled with what refuses
+// writes.
+void fill_standard_streams() {
+  for (int fd = 0; fd <= 2; ++fd)
+    if (fcntl(fd, F_GETFD) == -1 && open("/dev/null", O_RDONLY) != fd) return;
+}
+
+// The exit status, or kInternal if the output did not get out, on a full disk for example.
+int close_output(int exit) {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return exit;
+  std::fprintf(stderr, "dgpu-smi: standard output: %s\n", errno ? std::strerror(errno) : "cannot write");
+  return exit == smi::kOk ? smi::kInternal : exit;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  fill_standard_streams();
   smi::Options options;
+  std::string format = "table";
   CLI::App app{"dgpu-smi: devices, links, settings and backends of this machine; without a command: an overview"};
   app.footer(kFooter);
   app.require_subcommand(0, 1);
@@ -56,8 +88,12 @@ int main(int argc, char** argv) {
   const std::map<std::string, smi::Format> formats = {
       {"table", smi::Format::table}, {"json", smi::Format::json}, {"csv", smi::Format::csv}};
   const auto common = [&](CLI::App& c) {
-    c.add_option("--format", options.format, "table, json or csv")
-        ->transform(CLI::CheckedTransformer(formats, CLI::ignore_case).description(""))
+    c.add_option("--format", format, "table, json or csv")
+        ->check(CLI::Validator(
+            [&formats](std::string& text) {
+              return formats.count(text) ? std::string() : "'" + text + "' is none of table, json and csv";
+            },
+            ""))
         ->type_name("FORMAT");
     c.add_option("--device", options.device, "only this one: index, uuid:..., name:... or pci:...");
     c.add_option("--timeout", options.timeout_ms, "milliseconds to wait for a device")->capture_default_str();
@@ -80,15 +116,16 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? smi::kOk : smi::kUsage;
+    return close_output(usage(app, e, formats.count(format) ? formats.at(format) : smi::Format::table, argc, argv));
   }
+  options.format = formats.at(format);
   int exit = smi::kInternal;
   try {
     exit = run(chosen, options);
   } catch (const std::exception& e) {
     smi::print_error(e.what(), smi::kInternal, options.format);
   }
-  std::fflush(stdout);
+  exit = close_output(exit);
   std::fflush(stderr);
   _exit(exit);  // a thread may still be waiting for a device that does not answer
 }

@@ -18,12 +18,26 @@ std::string plain(const Json& v) {
   return v.is_null() ? "" : v.dump();
 }
 
+// `text` with control characters written as \xNN, for a terminal: names come from plugins and files that others wrote.
+std::string printable(const std::string& text) {
+  std::string out;
+  for (const char c : text)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    else
+      out += c;
+  return out;
+}
+
+std::string json_text(const Json& document) { return document.dump(2, ' ', false, Json::error_handler_t::replace); }
+
 // Text for people: bytes get a unit, absent values a dash.
 std::string shown(const Value& v, const std::string& unit) {
   if (!v.absent.empty()) return "-";
   if (unit == "bytes" && v.value.is_number()) return human_bytes(v.value.get<double>());
   if (unit == "ratio" && v.value.is_number()) return fmt::format("{:.0f} %", v.value.get<double>() * 100);
-  return plain(v.value);
+  if (unit == "hertz" && v.value.is_number()) return fmt::format("{:.0f} MHz", v.value.get<double>() / 1e6);
+  return printable(plain(v.value));
 }
 
 void print_table(const Sheet& s) {
@@ -81,7 +95,7 @@ void print_json(const Sheet& s) {
     if (!s.units[i].empty()) units[s.columns[i]] = s.units[i];
   if (!units.empty()) doc["units"] = units;
   doc[s.rows_name] = rows;
-  fmt::print("{}\n", doc.dump(2));
+  fmt::print("{}\n", json_text(doc));
 }
 
 }  // namespace
@@ -113,8 +127,8 @@ void print(const Sheet& sheet, Format format) {
 
 void print_error(const std::string& message, int exit, Format format) {
   if (format == Format::json)
-    fmt::print("{}\n", Json{{"schema", "dgpu.smi.error/1"}, {"error", message}, {"exit", exit}}.dump(2));
-  fmt::print(stderr, "dgpu-smi: {}\n", message);
+    fmt::print("{}\n", json_text({{"schema", "dgpu.smi.error/1"}, {"error", message}, {"exit", exit}}));
+  fmt::print(stderr, "dgpu-smi: {}\n", printable(message));
   std::fflush(stdout);
 }
 

@@ -1,5 +1,10 @@
 #include <fmt/core.h>
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
 #include "smi.h"
 
 namespace smi {
@@ -113,7 +118,15 @@ int query(const Options& o) {
     print(s, o.format);
     return kOk;
   }
-  std::vector<std::string> names = o.fields;
+  std::vector<std::string> names;
+  for (const auto& field : o.fields) {  // blanks around names are allowed, as in "name, index"
+    const auto from = field.find_first_not_of(' '), to = field.find_last_not_of(' ');
+    names.push_back(from == std::string::npos ? "" : field.substr(from, to - from + 1));
+    if (std::count(names.begin(), names.end(), names.back()) > 1) {
+      print_error("--fields: '" + names.back() + "' is given twice", kUsage, o.format);
+      return kUsage;
+    }
+  }
   if (names.empty())
     for (const auto& f : fields()) names.push_back(f.name);
   for (const auto& n : names)
@@ -188,6 +201,12 @@ int config(const Options& o) {
                       text(info.help)});
   }
   print(s, o.format);
+  for (char** e = environ; *e; ++e) {
+    const std::string name(*e, std::strcspn(*e, "="));
+    const bool known = std::any_of(s.rows.begin(), s.rows.end(), [&](const auto& row) { return row[0].value == name; });
+    if (name.rfind("DGPU_", 0) == 0 && !known)
+      fmt::print(stderr, "dgpu-smi: {} is in the environment, but is none of the settings\n", name);
+  }
   return kOk;
 }
 
