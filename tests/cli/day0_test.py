@@ -8,7 +8,7 @@ import subprocess
 import time
 import unittest
 
-from tool import BIN, MODELS, ToolTest
+from tool import BIN, MODELS, SOURCE, ToolTest
 
 ADDER = MODELS / "adder"
 ALPHABET = "0123456789+=\n"
@@ -167,6 +167,50 @@ class Day0(ToolTest):
         doc = self.run_json("compare", d, "--baseline", ADDER / "baseline.safetensors", "--json", code=1)
         self.assertEqual(doc["first_out_of_tolerance"], "layers.2.mlp")
         self.run_tool("compare", d, "--baseline", ADDER / "baseline.safetensors", code=1)
+
+    def test_baselines_of_other_types_and_broken_ones(self):
+        raw = (ADDER / "baseline.safetensors").read_bytes()
+        n = struct.unpack("<Q", raw[:8])[0]
+        header, data = json.loads(raw[8 : 8 + n]), raw[8 + n :]
+
+        def compare(name, convert, dtype, code):
+            new, body = {"__metadata__": header["__metadata__"]}, b""
+            for key, t in header.items():
+                if key == "__metadata__":
+                    continue
+                part = data[slice(*t["data_offsets"])]
+                if key == name:
+                    t, part = dict(t, dtype=dtype), convert(part)
+                new[key] = dict(t, data_offsets=[len(body), len(body) + len(part)])
+                body += part
+            text = json.dumps(new).encode()
+            (self.tmp / "b").write_bytes(struct.pack("<Q", len(text)) + text + body)
+            return self.run_json("compare", ADDER, "--baseline", self.tmp / "b", "--json", code=code)
+
+        def doubles(part):
+            return struct.pack(f"<{len(part) // 4}d", *struct.unpack(f"<{len(part) // 4}f", part))
+
+        self.assertEqual(compare("layers.1.mlp", doubles, "F64", 0)["verdict"], "good")
+        doc = compare("layers.1.mlp", bytes, "I32", 1)
+        self.assertEqual((doc["findings"][0]["kind"], doc["findings"][0]["tensor"]), ("dtype", "layers.1.mlp"))
+        doc = compare("layers.1.mlp", lambda part: b"\0\0\xc0\x7f" + part[4:], "F32", 1)
+        row = next(r for r in doc["tensors"] if r["tensor"] == "layers.1.mlp")
+        self.assertEqual((row["max_abs"], row["cosine"], row["verdict"]), (None, None, "negative"))
+        self.assertIn("the baseline holds NaN", doc["findings"][0]["text"])
+
+    def test_every_member_of_the_documents_is_documented(self):
+        text = (SOURCE / "docs" / "day0.md").read_text()
+        b = self.tmp / "b"
+        commands = (("inspect", ADDER), ("audit", ADDER), ("coverage", ADDER), ("synth", ADDER, "-o", self.tmp / "s"), ("baseline", ADDER, "--tokens", "1,2", "-o", b),
+                    ("compare", ADDER, "--baseline", b, "--dtype", "bf16"), ("run", ADDER, "--tokens", "1,2", "--tokens", "3"))
+        for command in commands:
+            doc = self.run_json(*command, "--json")
+            names = set(doc)
+            for value in doc.values():
+                for row in value if isinstance(value, list) else [value]:
+                    names |= set(row) if isinstance(row, dict) else set()
+            unknown = {n for n in names if f"`{n}`" not in text} - {"key", "value", "pattern", "reason"}
+            self.assertEqual(unknown, set(), command)
 
     def test_usage_errors(self):
         self.run_tool(code=2)

@@ -42,6 +42,10 @@ Status read_baseline(SafetensorsFile& file, const TensorInfo& info, std::vector<
   for (size_t i = 0; i < out.size(); ++i) {
     if (info.dtype == DGPU_DTYPE_F32) {
       std::memcpy(&out[i], p + i * 4, 4);
+    } else if (info.dtype == DGPU_DTYPE_F64) {
+      double d;
+      std::memcpy(&d, p + i * 8, 8);
+      out[i] = static_cast<float>(d);
     } else {
       uint16_t h;
       std::memcpy(&h, p + i * 2, 2);
@@ -113,7 +117,14 @@ Status compare(Ref<OpenModel> model, dgpuDtype_t compute, const std::string& bas
   for (const auto& name : names) {
     const auto& info = file->tensors().at(name);
     const auto& mine = ours.taps.at(name);
-    if (squeeze(info.shape) != squeeze(mine.shape) || dtype_bits(info.dtype) < 16 || !dtype_is_float(info.dtype)) {
+    if (dtype_bits(info.dtype) < 16 || !dtype_is_float(info.dtype)) {
+      findings.push_back({{"kind", "dtype"},
+                          {"tensor", name},
+                          {"text", fmt::format("is {}, expected f32, f64, bf16 or f16", dtype_name(info.dtype))}});
+      if (first_bad.empty()) first_bad = name;
+      continue;
+    }
+    if (squeeze(info.shape) != squeeze(mine.shape)) {
       findings.push_back({{"kind", "shape"}, {"tensor", name}, {"expected", info.shape}, {"actual", mine.shape}});
       if (first_bad.empty()) first_bad = name;
       continue;
@@ -124,8 +135,12 @@ Status compare(Ref<OpenModel> model, dgpuDtype_t compute, const std::string& bas
     const double bound = judge.bound(mine);
     const double judged = compute == DGPU_DTYPE_F32 ? d.rel_l2 : d.worst_token_rel_l2;
     const bool good = d.finite && judged <= bound;
-    JsonDoc row = {{"tensor", name}, {"rel_l2", d.rel_l2}, {"max_abs", d.max_abs}, {"cosine", d.cosine}};
-    row["worst_token"] = d.worst_token;
+    const auto known = [](bool is, auto value) { return is ? JsonDoc(value) : JsonDoc(); };
+    JsonDoc row = {{"tensor", name},
+                   {"rel_l2", d.rel_l2},
+                   {"max_abs", known(d.comparable, d.max_abs)},
+                   {"cosine", known(d.comparable, d.cosine)}};
+    row["worst_token"] = known(d.worst_token >= 0, d.worst_token);
     row["worst_token_rel_l2"] = d.worst_token_rel_l2;
     row["bound"] = bound;
     if (compute != DGPU_DTYPE_F32) row["roundings"] = judge.roundings[mine.value];
@@ -133,6 +148,7 @@ Status compare(Ref<OpenModel> model, dgpuDtype_t compute, const std::string& bas
     rows.push_back(row);
     if (!good) {
       findings.push_back({{"kind", d.finite ? "tolerance" : "not finite"}, {"tensor", name}});
+      if (d.finite && !d.comparable) findings.back()["text"] = "the baseline holds NaN or infinity";
       if (first_bad.empty()) first_bad = name;
     }
     if (name == "logits") {

@@ -15,7 +15,7 @@ Difference difference(const std::vector<float>& a, const std::vector<float>& b, 
     double dt = 0, bt = 0;
     for (int64_t i = t * width; i < (t + 1) * width; ++i) {
       const double x = a[i], y = b[i], e = x - y;
-      if (!std::isfinite(x)) d.finite = false;
+      if (!std::isfinite(e)) d.finite &= std::isfinite(x), d.comparable = false;
       d.max_abs = std::max(d.max_abs, std::abs(e));
       dt += e * e;
       bt += y * y;

@@ -10,7 +10,8 @@ struct Difference {
   double rel_l2 = 0;  // |a - b| / |b|, over all tokens
   double max_abs = 0;
   double cosine = 1;
-  bool finite = true;  // neither NaN nor infinity in ours
+  bool finite = true;      // neither NaN nor infinity in ours
+  bool comparable = true;  // nor in the truth: otherwise max_abs and cosine say nothing
   double worst_token_rel_l2 = 0;
   int64_t worst_token = -1;
 };
