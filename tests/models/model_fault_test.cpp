@@ -204,8 +204,8 @@ void every_occurrence(const std::string& fault, dgpuStatus_t status, uint32_t co
   EXPECT_GE(failures, least);
 }
 
-// A pool tries six times before it gives up, see tests/c_abi/fault_test.c.
-TEST(ModelFaults, MemoryRunsOutAtEveryPlace) { every_occurrence("allocation", DGPU_STATUS_OUT_OF_MEMORY, 6, 3, true); }
+// A pool tries nine times before it gives up, see tests/c_abi/fault_test.c.
+TEST(ModelFaults, MemoryRunsOutAtEveryPlace) { every_occurrence("allocation", DGPU_STATUS_OUT_OF_MEMORY, 9, 3, true); }
 TEST(ModelFaults, EveryPlanFailsOnce) { every_occurrence("plan", DGPU_STATUS_OUT_OF_HOST_MEMORY, 1, 20); }
 TEST(ModelFaults, EveryStreamFailsOnce) { every_occurrence("stream", DGPU_STATUS_OUT_OF_HOST_MEMORY, 1, 1); }
 TEST(ModelFaults, EveryCommandFailsOnce) { every_occurrence("command", DGPU_STATUS_COMMAND_FAILED, 1, 60); }
