@@ -17,9 +17,6 @@ namespace dgpu::cpu {
 class ChunkRunner {
  public:
   explicit ChunkRunner(int threads) {
-    const auto cores = std::thread::hardware_concurrency();
-    // Long enough for a chunk to end elsewhere; not where threads outnumber cores.
-    spins_ = static_cast<unsigned>(threads) <= cores ? 2'000'000 : 200;
     for (int t = 1; t < threads; ++t) pool_.emplace_back([this] { serve(); });
   }
   ~ChunkRunner() {
@@ -28,8 +25,10 @@ class ChunkRunner {
     for (auto& t : pool_) t.join();
   }
 
-  // Thread i to core i, this thread to core 0. On a busy machine threads may otherwise share a core for long.
+  // Thread i to core i, this thread to core 0, for measurements: on a busy machine threads may otherwise share a core
+  // for long. They then spin for longer than a chunk takes, too.
   void pin() {
+    spins_ = 2'000'000;
     for (size_t i = 0; i <= pool_.size(); ++i) {
       cpu_set_t one;
       CPU_ZERO(&one);
@@ -83,7 +82,7 @@ class ChunkRunner {
     }
   }
 
-  int spins_;
+  std::atomic<int> spins_{20'000};
   std::vector<std::thread> pool_;
   std::atomic<int> round_{0}, busy_{0};
   std::atomic<uint32_t> next_{0};
