@@ -204,7 +204,9 @@ Claims::Chunk Executor::claim(Queue& queue, bool user_allowed) {
   return chunk;
 }
 
-void Executor::run_chunk(Queue& queue, const Task& task, uint32_t phase, uint32_t chunk) {
+// no_sanitize: a handler of a forced unwind gets a null reference.
+__attribute__((no_sanitize("null"))) void Executor::run_chunk(Queue& queue, const Task& task, uint32_t phase,
+                                                              uint32_t chunk) {
   dgpuStatus_t status = DGPU_STATUS_INTERNAL;
   const char* text = nullptr;
   try {

@@ -361,7 +361,7 @@ void Executor::wake(uint32_t wanted) {
   }
 }
 
-void Executor::user_thread(Queue& queue) {
+__attribute__((no_sanitize("null"))) void Executor::user_thread(Queue& queue) {
   t_inside = true;
   Turn turn{Mode::kUserThread, now_ns()};
   try {
