@@ -41,10 +41,10 @@ DGPU_API dgpuStatus_t dgpuDay0Baseline(dgpuModel_t model, const int32_t *tokens,
                                        const dgpuSynthOptions *progress, dgpuReport_t *out_report);
 
 /* Runs the baseline's input_ids on a loaded model and compares each tensor of the baseline with the tap of that name:
- * relative L2, max abs, cosine, per-token verdict; argmax agreement of logits. `dtype` must be the loaded one. With
- * bf16 and f16 every token goes to the experts that our own f32 run chose, for which `context` and `device` serve, and
- * each router says what it would have chosen: such flips are counted and judged by the f32 margin of the scores. The
- * first tensor out of tolerance in execution order is named. */
+ * relative L2, max abs, cosine, per-token verdict; argmax agreement of logits. `context`, `device` and `dtype` must be
+ * those of dgpuModelLoad (INVALID_DTYPE for another type). With bf16 and f16 every token goes to the experts that an
+ * f32 run of ours chose, and each router says what it would have chosen: such flips are counted and judged by the f32
+ * margin of the scores. The first tensor out of tolerance in execution order is named. */
 DGPU_API dgpuStatus_t dgpuDay0Compare(dgpuModel_t model, dgpuContext_t context, dgpuDevice_t device, dgpuDtype_t dtype,
                                       const char *baseline_file, dgpuReport_t *out_report);
 

@@ -28,5 +28,7 @@ install(FILES ${CMAKE_SOURCE_DIR}/docs/operators.md ${CMAKE_SOURCE_DIR}/docs/err
   DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT dev)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/src/backends/null/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/backend-template COMPONENT dev
   PATTERN CMakeLists.txt EXCLUDE)
+# To read and to start from; the library has them built in.
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/src/model/architectures DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT dev)
 file(GLOB man_pages CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/packaging/man/*.1)
 install(FILES ${man_pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT tools)

@@ -2,8 +2,9 @@
 
 #include "api/entry.h"
 #include "backend/registry.h"
-#include "model/day0/compare.h"
+#include "base/dtype.h"
 #include "memory/memory.h"
+#include "model/day0/compare.h"
 #include "model/day0/documents.h"
 #include "model/day0/overview.h"
 #include "model/day0/report.h"
@@ -126,6 +127,12 @@ dgpuStatus_t dgpuDay0Compare(dgpuModel_t model, dgpuContext_t context, dgpuDevic
     DGPU_TRY(same_context(c.get(), &placement->context(), "context"));
     if (dtype != DGPU_DTYPE_F32 && dtype != DGPU_DTYPE_BF16 && dtype != DGPU_DTYPE_F16)
       return fail(DGPU_STATUS_INVALID_DTYPE, "dtype", "dtype must be f32, bf16 or f16");
+    if (dtype != placement->compute())
+      return fail(DGPU_STATUS_INVALID_DTYPE, "dtype", "dtype is {}, the model was loaded for {}; load it for that type",
+                  dtype_name(dtype), dtype_name(placement->compute()));
+    if (d.get() != &c->device(placement->device()))
+      return fail(DGPU_STATUS_INVALID_ARGUMENT, "device", "device is {}, the model was loaded to {}", d->label(),
+                  c->device(placement->device()).label());
     Document document;
     DGPU_TRY(dgpu::model::compare(m.ref(), dtype, baseline_file, document));
     return publish(document, out_report);

@@ -353,6 +353,8 @@ class Models(Base):
         model.load(self.context, self.device, "bf16")
         doc = model.compare(self.context, self.device, MODELS / "adder" / "baseline.safetensors", "bf16")
         self.assertEqual(doc["verdict"], "good")
+        with self.assertRaisesRegex(dgpu.Error, "dtype is f32, the model was loaded for bf16"):
+            model.compare(self.context, self.device, MODELS / "adder" / "baseline.safetensors")
 
     def test_session_before_load(self):
         with self.assertRaises(dgpu.InvalidState):

@@ -548,7 +548,7 @@ class Model(_Closable):
         return json.loads(self._native.audit())
 
     def compare(self, context, device, baseline, dtype="f32"):
-        """The Day-0 compare document against a baseline file. The model must be loaded."""
+        """The Day-0 compare document against a baseline file; the model must be loaded to `device` for `dtype`. Blocks."""
         return json.loads(self._native.compare(_native(context, Context, "context"), _native(device, Device, "device"),
                                                dtype, _path(baseline)))
 
