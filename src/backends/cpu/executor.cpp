@@ -107,12 +107,13 @@ Queue* Executor::create(const QueueOf& owner, dgpuCoreQueue* core_queue, int32_t
     if (!blocks_[used_ / kBlock]) blocks_[used_ / kBlock] = std::make_unique_for_overwrite<Queue[]>(kBlock);
     free_.reserve(used_ + 1);  // so that release cannot fail
   }
-  if (index == used_)
-    ++used_;
-  else
-    free_.pop_back();
   Queue& queue = at(index);
-  queue.index = index;
+  if (index == used_) {
+    ++used_;
+    queue.index = index;  // for good: a thread may still look at a slot that was released and taken again
+  } else {
+    free_.pop_back();
+  }
   queue.priority_class = priority > 0 ? 0 : priority == 0 ? 1 : 2;
   queue.core_queue = core_queue;
   queue.load = owner.load;
