@@ -104,6 +104,7 @@ class Stream final : public Object, public backend::QueueSink {
   void take_progress(uint64_t word);
   void attend();
   bool must_attend() const;
+  bool needs_reports(uint64_t submitted);
   void take_ends();
   bool retire_ready(uint64_t submitted);
   bool dispatch_ready(uint64_t submitted);
@@ -166,7 +167,7 @@ class Stream final : public Object, public backend::QueueSink {
   uint64_t look_at_ = 0;                // submitted value at which the pump looks at the timeline again
   uint64_t handed_ = 0;                 // last value handed to the backend
   uint64_t barrier_ = 0;                // dispatch nothing before this value has retired
-  uint64_t special_ = 0;                // last slot whose order or time stamp needs the pump
+  uint64_t stamped_ = 0;                // last slot with a time stamp
   bool attending_ = false;              // kAttend is set
   bool failed_ = false;
   bool held_ = false;               // the pump's reference to the stream, while something is in flight

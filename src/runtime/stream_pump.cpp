@@ -109,9 +109,12 @@ uint32_t Stream::pass(bool reports) {
     more = retire_ready(submitted);
     more |= dispatch_ready(submitted);
     more |= reported_ != known;
+    if (more || attending_ || !needs_reports(submitted)) continue;
+    attend();
+    more = true;
   }
   if (lost_.load(std::memory_order_acquire) && timeline_->settled() < submitted) timeline_->settle(submitted);
-  if (attending_ && next_ > submitted && special_ <= load(reclaimed_) && !must_attend()) {
+  if (attending_ && !must_attend() && !needs_reports(submitted)) {
     attending_ = false;
     progress_.fetch_and(~kAttend, std::memory_order_relaxed);
   }
@@ -121,9 +124,21 @@ uint32_t Stream::pass(bool reports) {
   return 1;
 }
 
-// Reasons that do not lie in the slots.
+// Reasons to attend that do not lie in the slots.
 bool Stream::must_attend() const {
   return failed_ || !owned_.load(std::memory_order_acquire) || abort_.load(std::memory_order_acquire);
+}
+
+// Reasons that do: a time stamp to copy before its value settles, a command that starts when all before it have
+// retired, or one of the core that has run and retires behind the last one that the backend holds.
+bool Stream::needs_reports(uint64_t submitted) {
+  const uint64_t reclaimed = load(reclaimed_);
+  if (stamped_ > reclaimed) return true;
+  if (handed_ <= reclaimed) return false;  // the backend holds nothing
+  if (next_ - 1 > handed_) return true;
+  if (next_ > submitted) return false;
+  const SlotKind kind = slot(next_).kind;
+  return kind != SlotKind::backend && kind != SlotKind::wait;
 }
 
 void Stream::take_progress(uint64_t word) {
@@ -137,6 +152,7 @@ void Stream::attend() {
   if (attending_) return;
   attending_ = true;
   take_progress(progress_.fetch_or(kAttend, std::memory_order_acq_rel));
+  arrived_ = timeline_->retired();
 }
 
 void Stream::take_ends() {
@@ -225,9 +241,9 @@ bool Stream::dispatch_ready(uint64_t submitted) {
 // False if the slot has to wait.
 bool Stream::dispatch_one(Slot& s) {
   // Device loss decides outcomes at once; nobody waits for what the device still holds.
-  if (s.kind != SlotKind::backend || s.stamp) [[unlikely]] {
+  if (s.stamp) [[unlikely]] {
     attend();
-    special_ = next_;
+    stamped_ = next_;
   }
   const bool earlier_retired = load(reclaimed_) + 1 == next_ || lost_.load(std::memory_order_acquire);
   switch (s.kind) {
