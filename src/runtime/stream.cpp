@@ -89,12 +89,16 @@ Stream::~Stream() {
   } else {
     unmap_pages(slots_, (mask_ + 1) * sizeof(Slot));
   }
-  delete abort_.load();
 }
 
 ErrorRecord Stream::failure() const {
   std::lock_guard lock(failure_mutex_);
   return failure_;
+}
+
+ErrorRecord Stream::abort_record() const {
+  std::lock_guard lock(failure_mutex_);
+  return abort_record_;
 }
 
 uint64_t Stream::submitted_locked() {
@@ -111,7 +115,7 @@ Status Stream::refusal() {
                       "the stream failed at value {} with {}: {}; dgpuStreamReset makes it usable again", first->value,
                       first->status, static_cast<const char*>(first->message));
   }
-  if (const ErrorRecord* record = abort_.load(std::memory_order_acquire)) return raise(*record);
+  if (const ErrorRecord record = abort_record()) return raise(record);
   return dgpu::fail(state, "stream", "the stream takes no more work");
 }
 
@@ -232,12 +236,13 @@ Status Stream::reset(uint64_t timeout_ns) {
 // ---- ends that do not come from a command ---------------------------------------------------------------------------
 
 void Stream::abort(Status status, const char* message) noexcept {
-  if (!abort_.load(std::memory_order_acquire)) {
-    auto* record = new (std::nothrow) ErrorRecord(make_record(nullptr, 0, status, message, 0));
-    ErrorRecord* none = nullptr;
-    if (record && !abort_.compare_exchange_strong(none, record, std::memory_order_acq_rel)) delete record;
+  {
+    ErrorRecord record = make_record(nullptr, 0, status, message, 0);
+    std::lock_guard lock(failure_mutex_);
+    if (!abort_record_) abort_record_ = std::move(record);
   }
   state_.store(status, std::memory_order_release);
+  aborting_.store(true, std::memory_order_release);
   request(1);
 }
 

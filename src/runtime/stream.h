@@ -94,6 +94,7 @@ class Stream final : public Object, public backend::QueueSink {
   Stream(Ref<Context> context, uint32_t device, const Options& options);
   Status open_queue(int32_t priority);
   Slot& slot(uint64_t value) { return slots_[(value * kStride) & mask_]; }
+  ErrorRecord abort_record() const;
   Status refusal();  // why a submit is refused; the text is in the thread's error
 
   // Pump; see stream_pump.cpp.
@@ -114,8 +115,9 @@ class Stream final : public Object, public backend::QueueSink {
   void start_work(Slot& slot);
   void flush_batch();
   void finish(Slot& slot, bool reported);
-  void fail_from(uint64_t value, ErrorRecord record);
-  static constexpr uint64_t kUnsettled = UINT64_MAX;  // for fail_from: whatever has not settled
+  void fail_from(uint64_t value, const ErrorRecord& record);
+  void lose(const ErrorRecord& record);
+  void set_failed(const ErrorRecord& record);
   ErrorRecord make_record(const Slot* slot, uint64_t value, Status status, const char* message, int32_t native) const;
   static void run_callback(Work* work);
   static void run_task(Work* work);
@@ -139,13 +141,14 @@ class Stream final : public Object, public backend::QueueSink {
   std::atomic<int32_t> state_{0};      // 0 healthy, else why submits are refused
   std::atomic<uint64_t> forgiven_{0};  // last value before the last reset: the stream itself tells its failure no more
   mutable std::mutex failure_mutex_;
-  ErrorRecord failure_;  // first failure since the last reset
+  ErrorRecord failure_;       // first failure since the last reset
+  ErrorRecord abort_record_;  // what aborting_ fails with; set once
 
   // Lower half: requests to pump; upper half: values reported through the pump and not taken over yet.
   alignas(128) std::atomic<uint64_t> news_{0};
   std::atomic<bool> tidy_{false};
   std::atomic<bool> owned_{false};
-  std::atomic<ErrorRecord*> abort_{nullptr};  // the same for abort and device loss: the record to fail with
+  std::atomic<bool> aborting_{false};  // by abort or device loss
   std::atomic<bool> lost_{false};
   std::atomic<bool> abandoned_{false};
   // The reporting side's; the pump reads it after the report, and writes only while the backend holds nothing.
@@ -170,6 +173,7 @@ class Stream final : public Object, public backend::QueueSink {
   uint64_t stamped_ = 0;                // last slot with a time stamp
   bool attending_ = false;              // kAttend is set
   bool failed_ = false;
+  bool gone_ = false;               // the device is lost, and what has not settled carries that failure
   bool held_ = false;               // the pump's reference to the stream, while something is in flight
   std::atomic<bool> armed_{false};  // waiter_ is registered or about to fire
   Waiter waiter_;

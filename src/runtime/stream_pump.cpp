@@ -113,7 +113,7 @@ uint32_t Stream::pass(bool reports) {
     attend();
     more = true;
   }
-  if (lost_.load(std::memory_order_acquire) && timeline_->settled() < submitted) timeline_->settle(submitted);
+  if (gone_ && timeline_->settled() < submitted) timeline_->settle(submitted);
   if (attending_ && !must_attend() && !needs_reports(submitted)) {
     attending_ = false;
     progress_.fetch_and(~kAttend, std::memory_order_relaxed);
@@ -126,7 +126,7 @@ uint32_t Stream::pass(bool reports) {
 
 // Reasons to attend that do not lie in the slots.
 bool Stream::must_attend() const {
-  return failed_ || !owned_.load(std::memory_order_acquire) || abort_.load(std::memory_order_acquire);
+  return failed_ || !owned_.load(std::memory_order_acquire) || aborting_.load(std::memory_order_acquire);
 }
 
 // Reasons that do: a time stamp to copy before its value settles, a command that starts when all before it have
@@ -155,30 +155,46 @@ void Stream::attend() {
   arrived_ = timeline_->retired();
 }
 
+// Every flag is set before the pump is asked, so a later pass sees what this one misses. Until then a lost device counts
+// as working: nothing may settle that no failure covers.
 void Stream::take_ends() {
-  if (const ErrorRecord* record = abort_.load(std::memory_order_acquire)) {
-    const bool lost = lost_.load(std::memory_order_acquire);
-    const uint64_t first = lost ? timeline_->settled() + 1 : next_;
-    if (first <= timeline_->submitted()) fail_from(lost ? kUnsettled : first, *record);
-    if (armed_.load(std::memory_order_acquire) && waited_->remove_waiter(&waiter_)) {
-      armed_.store(false, std::memory_order_relaxed);
-      drop(context_->runtime(), this);
-    }
+  if (!aborting_.load(std::memory_order_acquire)) return;
+  const bool abandoned = abandoned_.load(std::memory_order_acquire);
+  const ErrorRecord record = abort_record();
+  if (abandoned || lost_.load(std::memory_order_acquire)) {
+    lose(record);
+  } else if (next_ <= timeline_->submitted()) {
+    fail_from(next_, record);
   }
-  if (abandoned_.load(std::memory_order_acquire) && handed_ > reported_) reported_ = handed_;
+  if (armed_.load(std::memory_order_acquire) && waited_->remove_waiter(&waiter_)) {
+    armed_.store(false, std::memory_order_relaxed);
+    drop(context_->runtime(), this);
+  }
+  if (abandoned && handed_ > reported_) reported_ = handed_;
 }
 
-void Stream::fail_from(uint64_t value, ErrorRecord record) {
-  if (failed_) return;
-  failed_ = true;
-  attend();
-  if (value == kUnsettled)
+// From now on device loss decides the outcome of all that has not settled, also of commands before an earlier failure.
+void Stream::lose(const ErrorRecord& record) {
+  if (!gone_) {
+    gone_ = true;
+    attend();
     timeline_->open_failure_behind_settled(record);
-  else
-    timeline_->open_failure(value, record);
+  }
+  if (!failed_ && timeline_->settled() < timeline_->submitted()) set_failed(record);
+}
+
+void Stream::fail_from(uint64_t value, const ErrorRecord& record) {
+  if (failed_) return;
+  attend();
+  timeline_->open_failure(value, record);
+  set_failed(record);
+}
+
+void Stream::set_failed(const ErrorRecord& record) {
+  failed_ = true;
   {
     std::lock_guard lock(failure_mutex_);
-    failure_ = std::move(record);
+    failure_ = record;
   }
   int32_t healthy = 0;
   state_.compare_exchange_strong(healthy, DGPU_STATUS_STREAM_FAILED, std::memory_order_acq_rel);
@@ -228,7 +244,7 @@ bool Stream::dispatch_ready(uint64_t submitted) {
   const uint64_t handed = handed_;
   bool progress = false;
   while (next_ <= submitted) {
-    if (barrier_ > load(reclaimed_) && !lost_.load(std::memory_order_relaxed)) break;
+    if (barrier_ > load(reclaimed_) && !gone_) break;
     if (!dispatch_one(slot(next_))) break;
     ++next_;
     progress = true;
@@ -245,7 +261,7 @@ bool Stream::dispatch_one(Slot& s) {
     attend();
     stamped_ = next_;
   }
-  const bool earlier_retired = load(reclaimed_) + 1 == next_ || lost_.load(std::memory_order_acquire);
+  const bool earlier_retired = load(reclaimed_) + 1 == next_ || gone_;
   switch (s.kind) {
     case SlotKind::backend:
       if (failed_) break;
@@ -300,7 +316,7 @@ void Stream::flush_batch() {
     refused.skipped = true;
     refused.set_done();
   }
-  fail_from(first.command.value, std::move(record));
+  fail_from(first.command.value, record);
 }
 
 bool Stream::begin_wait(Slot& s) {
@@ -319,7 +335,7 @@ bool Stream::begin_wait(Slot& s) {
   }
   if (status < 0) {
     if (!record) record = make_record(&s, s.wait.value, status, "the stream waits for work that failed", 0);
-    fail_from(next_, std::move(record));
+    fail_from(next_, record);
     s.skipped = true;
   }
   s.set_done();

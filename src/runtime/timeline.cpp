@@ -1,6 +1,7 @@
 #include "runtime/timeline.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/library.h"
 #include "base/struct.h"
@@ -242,11 +243,18 @@ void Timeline::open_failure(uint64_t first, ErrorRecord record) {
 }
 
 // A value that settles before the interval counts as open keeps its success; one that settles later finds it.
-void Timeline::open_failure_behind_settled(ErrorRecord record) {
+void Timeline::open_failure_behind_settled(const ErrorRecord& record) {
   std::lock_guard lock(mutex_);
-  const uint64_t first = settled_.load(std::memory_order_seq_cst) + 1;
-  add_interval(first, kOpen, std::move(record));
+  std::optional<Interval> open;  // an earlier failure keeps what is its own
+  if (!failed_.empty() && failed_.back().last == kOpen) {
+    open = std::move(failed_.back());
+    failed_.pop_back();
+  }
+  const uint64_t last = open ? open->first - 1 : kOpen;
+  add_interval(settled_.load(std::memory_order_seq_cst) + 1, last, record);
   failed_.back().first = settled_.load(std::memory_order_seq_cst) + 1;
+  if (failed_.back().first > last) failed_.pop_back();
+  if (open) failed_.push_back(std::move(*open));
 }
 
 void Timeline::close_failure(uint64_t last) {

@@ -78,8 +78,9 @@ class Timeline final : public Object {
   // Values from `first` on carry the failure, until close_failure says which one was the last.
   void open_failure(uint64_t first, ErrorRecord record);
   void close_failure(uint64_t last);
-  // As open_failure, from the first value on that is not settled yet. Values may be retiring meanwhile.
-  void open_failure_behind_settled(ErrorRecord record);
+  // As open_failure, from the first value on that is not settled yet and up to the failure that is open already, if
+  // one is. Values may be retiring meanwhile.
+  void open_failure_behind_settled(const ErrorRecord& record);
   // Moves both facts. A smaller value than before changes nothing: several threads may tell what they know.
   void retire(uint64_t value) {
     lift(retired_, value);

@@ -265,11 +265,6 @@ static void* wait_for_stream(void* unused) { return (void*)(intptr_t)dgpuStreamS
 static void* wait_for_value(void* unused) { return (void*)(intptr_t)dgpuTimelineWait(blocked_timeline, 3, LONG_TIME); }
 
 static void loss_wakes_blocked_calls(void** state) {
-#if defined(__SANITIZE_THREAD__)
-  /* Seen there once: a waiter got SUCCESS for the value that the loss should have failed; cause not found yet. */
-  puts("SKIP: loss_wakes_blocked_calls under TSan: the outcome of a value that is reached while its device is lost");
-  skip();
-#endif
   FAULTS("{\"fail\": \"device\", \"device\": 0, \"after\": 1, \"reports\": false}");
   dgpuContext_t context = context_of(cpu_device(0));
   dgpuTimeline_t gate = NULL;

@@ -18,6 +18,7 @@ static struct {
   void (*misalign_next)(int);
   void (*report_twice)(int);
   void (*lose)(const char*);
+  void (*lose_in_submit)(void);
   void (*drop)(void);
   int (*live_queues)(void);
   int (*live_blocks)(void);
@@ -44,6 +45,7 @@ static int load_manual(void** state) {
   FIND(misalign_next);
   FIND(report_twice);
   FIND(lose);
+  FIND(lose_in_submit);
   FIND(drop);
   FIND(live_queues);
   FIND(live_blocks);
@@ -400,6 +402,53 @@ static void a_lost_device_fails_everything_at_once(void** state) {
   OK(dgpuContextDestroy(context));
 }
 
+/* The pump that hands the commands over is the one that learns of the loss. */
+static void a_device_lost_inside_a_submit_fails_what_it_took(void** state) {
+  dgpuContext_t context = context_of(manual.device);
+  dgpuStream_t stream = stream_on(context, manual.device), idle = stream_on(context, manual.device);
+  dgpuTimeline_t timeline = NULL;
+  dgpuAddr_t memory = 0;
+  OK(dgpuStreamGetTimeline(stream, &timeline));
+  OK(dgpuMemAlloc(context, manual.device, 64, &memory));
+  OK(dgpuMemFillAsync(stream, memory, 1, 1, 64));
+  assert_int_equal(manual.run(1), 1);
+  manual.lose_in_submit();
+  OK(dgpuMemFillAsync(stream, memory, 2, 1, 64));
+  OK(dgpuTimelineQuery(timeline, 1));
+  CHECK(DGPU_STATUS_DEVICE_LOST, dgpuTimelineQuery(timeline, 2));
+  MESSAGE("lost in a submit");
+  CHECK(DGPU_STATUS_DEVICE_LOST, dgpuStreamSynchronize(stream, LONG_TIME));
+  OK(dgpuStreamSynchronize(idle, LONG_TIME)); /* nothing of it was lost */
+  OK(dgpuStreamQuery(idle));
+  manual.drop();
+  OK(dgpuContextDestroy(context));
+}
+
+/* What the device still held then did not run either, whatever had failed behind it. */
+static void loss_after_a_failure_fails_what_stands_before_it(void** state) {
+  dgpuContext_t context = context_of(manual.device);
+  dgpuStream_t stream = stream_on(context, manual.device);
+  dgpuTimeline_t timeline = NULL, gate = NULL;
+  dgpuAddr_t memory = 0;
+  OK(dgpuStreamGetTimeline(stream, &timeline));
+  OK(dgpuTimelineCreate(context, 0, &gate));
+  OK(dgpuMemAlloc(context, manual.device, 64, &memory));
+  OK(dgpuMemFillAsync(stream, memory, 1, 1, 64));
+  OK(dgpuMemFillAsync(stream, memory, 2, 1, 64));
+  OK(dgpuStreamWaitTimeline(stream, gate, 1));
+  OK(dgpuMemFillAsync(stream, memory, 3, 1, 64));
+  OK(dgpuTimelineFail(gate, 1, DGPU_STATUS_COMMAND_FAILED, "the gate fell"));
+  assert_int_equal(manual.run(1), 1);
+  manual.lose("gone with one command");
+  OK(dgpuTimelineQuery(timeline, 1));
+  CHECK(DGPU_STATUS_DEVICE_LOST, dgpuTimelineQuery(timeline, 2));
+  MESSAGE("gone with one command");
+  for (uint64_t v = 3; v <= 4; ++v) CHECK(DGPU_STATUS_COMMAND_FAILED, dgpuTimelineQuery(timeline, v));
+  MESSAGE("the gate fell");
+  manual.drop();
+  OK(dgpuContextDestroy(context));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup(failures_carry_their_record, alone),
@@ -414,7 +463,13 @@ int main(void) {
       cmocka_unit_test_setup(frees_wait_for_the_device, alone),
       cmocka_unit_test_setup(copies_are_staged_through_the_host, alone),
       cmocka_unit_test_setup(a_failing_staged_copy_fails_its_stream, alone),
-      cmocka_unit_test_setup(a_lost_device_fails_everything_at_once, alone), /* last: the device does not come back */
   };
-  return cmocka_run_group_tests(tests, load_manual, shut_down);
+  /* A lost device comes back with the next load only. */
+  const struct CMUnitTest losses[] = {
+      cmocka_unit_test_setup_teardown(a_lost_device_fails_everything_at_once, load_manual, shut_down),
+      cmocka_unit_test_setup_teardown(a_device_lost_inside_a_submit_fails_what_it_took, load_manual, shut_down),
+      cmocka_unit_test_setup_teardown(loss_after_a_failure_fails_what_stands_before_it, load_manual, shut_down),
+  };
+  const int failed = cmocka_run_group_tests(tests, load_manual, shut_down);
+  return failed + cmocka_run_group_tests(losses, NULL, NULL);
 }

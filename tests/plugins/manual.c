@@ -30,7 +30,7 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static Item* first;
 static Item** last = &first;
 /* Set by the test's thread, used on whichever thread submits, runs or frees. */
-static atomic_int run_at_once, live_queues, live_blocks, resets, misalign_next, report_twice;
+static atomic_int run_at_once, live_queues, live_blocks, resets, misalign_next, report_twice, lose_in_submit;
 static _Atomic dgpuStatus_t next_outcome, next_refusal;
 
 static dgpuStatus_t run(const dgpuBackendCommand* command) {
@@ -96,6 +96,8 @@ DGPU_API void manual_refuse_next(dgpuStatus_t status) { next_refusal = status; }
 DGPU_API void manual_misalign_next(int bytes) { misalign_next = bytes; }
 DGPU_API void manual_report_twice(int on) { report_twice = on; }
 DGPU_API void manual_lose(const char* message) { services->device_lost(services->core, the_device->core, message); }
+/* The next submit takes its commands and loses the device before it returns. */
+DGPU_API void manual_lose_in_submit(void) { lose_in_submit = 1; }
 /* Forgets what it holds without ever reporting it. */
 DGPU_API void manual_drop(void) {
   pthread_mutex_lock(&mutex);
@@ -181,6 +183,7 @@ static dgpuStatus_t queue_submit(dgpuBackendQueue* queue, dgpuBackendCommand* co
     last = &item->next;
     pthread_mutex_unlock(&mutex);
   }
+  if (atomic_exchange(&lose_in_submit, 0)) manual_lose("lost in a submit");
   return DGPU_STATUS_SUCCESS;
 }
 static void queue_reset(dgpuBackendQueue* queue) {
@@ -190,7 +193,7 @@ static void queue_reset(dgpuBackendQueue* queue) {
 
 static dgpuStatus_t initialize(const dgpuBackendServices* given, void** out_backend) {
   services = given;
-  run_at_once = report_twice = 0;
+  run_at_once = report_twice = lose_in_submit = 0;
   next_outcome = DGPU_STATUS_SUCCESS;
   next_refusal = DGPU_STATUS_SUCCESS;
   *out_backend = &mutex;
