@@ -155,8 +155,8 @@ void Stream::attend() {
   arrived_ = timeline_->retired();
 }
 
-// Every flag is set before the pump is asked, so a later pass sees what this one misses. Until then a lost device counts
-// as working: nothing may settle that no failure covers.
+// Every flag is set before the pump is asked, so a later pass sees what this one misses. Until then a lost device
+// counts as working: nothing may settle that no failure covers.
 void Stream::take_ends() {
   if (!aborting_.load(std::memory_order_acquire)) return;
   const bool abandoned = abandoned_.load(std::memory_order_acquire);
