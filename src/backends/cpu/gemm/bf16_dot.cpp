@@ -68,9 +68,49 @@ DGPU_BF16_INLINE void sum_lanes4(const __m512* v, float* sums) {
   _mm_storeu_ps(sums, _mm512_castps512_ps128(quarter));
 }
 
+// One row of A: see inplace-inl.h.
+DGPU_BF16_INLINE __m512 dot_row(const uint16_t* a, const uint16_t* b, int64_t whole, __mmask32 rest) {
+  constexpr int U = 8, kStep = 2 * kLanes;
+  __m512 s[U];
+#pragma GCC unroll 8
+  for (int u = 0; u < U; ++u) s[u] = _mm512_setzero_ps();
+  int64_t p = 0;
+  for (; p + U * kStep <= whole; p += U * kStep) {
+#pragma GCC unroll 8
+    for (int u = 0; u < U; ++u) {
+      s[u] = multiply_pairs(s[u], _mm512_loadu_si512(a + p + u * kStep), _mm512_loadu_si512(b + p + u * kStep));
+    }
+  }
+  for (; p < whole; p += kStep) s[0] = multiply_pairs(s[0], _mm512_loadu_si512(a + p), _mm512_loadu_si512(b + p));
+  if (rest != 0) {
+    s[1] = multiply_pairs(s[1], _mm512_maskz_loadu_epi16(rest, a + whole), _mm512_maskz_loadu_epi16(rest, b + whole));
+  }
+#pragma GCC unroll 4
+  for (int u = 0; u < U / 2; ++u) s[u] = _mm512_add_ps(s[u], s[u + U / 2]);
+  return _mm512_add_ps(_mm512_add_ps(s[0], s[2]), _mm512_add_ps(s[1], s[3]));
+}
+
+DGPU_BF16 void dot_one(const void* const* av, const void* const* bv, int64_t count, int64_t k, float* c,
+                       bool accumulate) {
+  const auto* a = static_cast<const uint16_t*>(*av);
+  const int64_t whole = k / (2 * kLanes) * (2 * kLanes);
+  const __mmask32 rest = static_cast<__mmask32>((uint64_t{1} << (k - whole)) - 1);
+  for (int64_t j0 = 0; j0 < count; j0 += 4) {
+    const int valid = static_cast<int>(count - j0 < 4 ? count - j0 : 4);
+    __m512 s[4];
+    for (int j = 0; j < 4; ++j) {
+      s[j] = j < valid ? dot_row(a, static_cast<const uint16_t*>(bv[j0 + j]), whole, rest) : _mm512_setzero_ps();
+    }
+    float sums[4];
+    sum_lanes4(s, sums);
+    for (int j = 0; j < valid; ++j) c[j0 + j] = sums[j] + (accumulate ? c[j0 + j] : 0.0f);
+  }
+}
+
 template <int R>
 DGPU_BF16 void dot(const void* const* av, const void* const* bv, const void* const* next, int64_t count, int64_t k,
                    float* c, int64_t ldc, bool accumulate) {
+  if constexpr (R == 1) return dot_one(av, bv, count, k, c, accumulate);
   constexpr int C = columns(R);
   constexpr int kStep = 2 * kLanes;
   const int64_t whole = k / kStep * kStep;
@@ -81,10 +121,8 @@ DGPU_BF16 void dot(const void* const* av, const void* const* bv, const void* con
     const int valid = static_cast<int>(count - j0 < C ? count - j0 : C);
     const uint16_t* b[C];
     for (int j = 0; j < C; ++j) b[j] = static_cast<const uint16_t*>(bv[j0 + (j < valid ? j : valid - 1)]);
-    constexpr int kAhead = R == 1 ? C : kDotAhead;
-    const uint16_t* ahead[kAhead];
-    for (int i = 0; i < kAhead; ++i) ahead[i] = static_cast<const uint16_t*>(next[j0 + (i < valid ? i : valid - 1)]);
-    int64_t line_row = 0, line_at = 0;  // of what is read ahead, for one row of A
+    const uint16_t* ahead[kDotAhead];
+    for (int i = 0; i < kDotAhead; ++i) ahead[i] = static_cast<const uint16_t*>(next[j0 + (i < valid ? i : valid - 1)]);
     __m512 s[R * C];
 #pragma GCC unroll 24
     for (int i = 0; i < R * C; ++i) s[i] = _mm512_setzero_ps();
@@ -92,16 +130,8 @@ DGPU_BF16 void dot(const void* const* av, const void* const* bv, const void* con
       __m512i x[R];
 #pragma GCC unroll 4
       for (int i = 0; i < R; ++i) x[i] = _mm512_loadu_si512(a[i] + p);
-      if constexpr (R == 1) {
-        const uint16_t* line = ahead[line_row] + line_at;
-#pragma GCC unroll 8
-        for (int i = 0; i < C; ++i) __builtin_prefetch(line + i * kStep, 0, 2);
-        line_at += C * kStep;
-        if (line_at >= k) line_at = 0, ++line_row;
-      } else {
 #pragma GCC unroll 4
-        for (int i = 0; i < kDotAhead; ++i) __builtin_prefetch(ahead[i] + p, 0, 2);
-      }
+      for (int i = 0; i < kDotAhead; ++i) __builtin_prefetch(ahead[i] + p, 0, 2);
 #pragma GCC unroll 8
       for (int j = 0; j < C; ++j) {
         const __m512i y = _mm512_loadu_si512(b[j] + p);

@@ -20,7 +20,7 @@ constexpr int dot_columns(int rows) {
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
   return rows == 4 ? 6 : 8;
 #else
-  return rows == 1 ? 8 : rows == 2 ? 4 : rows == 3 ? 3 : 2;
+  return rows == 2 ? 4 : rows == 3 ? 3 : 2;
 #endif
 }
 
@@ -30,8 +30,6 @@ template <int R, class Tag>
 HWY_INLINE void dot_tile(const float* const* a, const typename Tag::T* const* b, const typename Tag::T* const* next,
                          int64_t k, float* sums) {
   constexpr int C = dot_columns(R);
-  constexpr int kLine = 64 / static_cast<int>(sizeof(typename Tag::T)), kLines = C * kLanes / kLine;
-  int64_t line_row = 0, line_at = 0;  // of what is read ahead, for one row of A
   constexpr int kSums = dot_sums(R);
   const D d;
   V s[kSums];
@@ -42,16 +40,8 @@ HWY_INLINE void dot_tile(const float* const* a, const typename Tag::T* const* b,
     V x[R];
 #pragma GCC unroll 4
     for (int i = 0; i < R; ++i) x[i] = hn::LoadU(d, a[i] + p);
-    if constexpr (R == 1 && kLines > 0) {
-      const auto* line = next[line_row] + line_at;
-#pragma GCC unroll 8
-      for (int i = 0; i < kLines; ++i) __builtin_prefetch(line + i * kLine, 0, 2);
-      line_at += kLines * kLine;
-      if (line_at >= k) line_at = 0, ++line_row;
-    } else {
 #pragma GCC unroll 4
-      for (int i = 0; i < kDotAhead; ++i) __builtin_prefetch(next[i] + p, 0, 2);
-    }
+    for (int i = 0; i < kDotAhead; ++i) __builtin_prefetch(next[i] + p, 0, 2);
 #pragma GCC unroll 8
     for (int j = 0; j < C; ++j) {
       const V y = load(Tag(), b[j] + p);
@@ -68,9 +58,54 @@ HWY_INLINE void dot_tile(const float* const* a, const typename Tag::T* const* b,
   }
 }
 
+// Partial sums of one row of B with one of A.
+template <class Tag>
+HWY_INLINE V dot_row(const float* a, const typename Tag::T* b, int64_t whole) {
+  constexpr int U = 8;  // sums in flight cover the FMA latency
+  const D d;
+  V s[U];
+#pragma GCC unroll 8
+  for (int u = 0; u < U; ++u) s[u] = hn::Zero(d);
+  int64_t p = 0;
+  for (; p + U * kLanes <= whole; p += U * kLanes) {
+#pragma GCC unroll 8
+    for (int u = 0; u < U; ++u) {
+      s[u] = hn::MulAdd(hn::LoadU(d, a + p + u * kLanes), load(Tag(), b + p + u * kLanes), s[u]);
+    }
+  }
+  for (; p < whole; p += kLanes) s[0] = hn::MulAdd(hn::LoadU(d, a + p), load(Tag(), b + p), s[0]);
+#pragma GCC unroll 4
+  for (int u = 0; u < U / 2; ++u) s[u] = hn::Add(s[u], s[u + U / 2]);
+  return hn::Add(hn::Add(s[0], s[2]), hn::Add(s[1], s[3]));
+}
+
+// One row of A is bound by the memory of B, and nothing reads that as fast as the processor's own read-ahead, which
+// follows a single run of addresses: one row of B after the other.
+template <class Tag>
+void dot_one(const void* const* av, const void* const* bv, const void* const*, int64_t count, int64_t k, float* c,
+             int64_t, bool accumulate) {
+  using T = typename Tag::T;
+  const auto* a = static_cast<const float*>(*av);
+  const int64_t whole = k / kLanes * kLanes;
+  for (int64_t j0 = 0; j0 < count; j0 += 4) {
+    const int valid = static_cast<int>(count - j0 < 4 ? count - j0 : 4);
+    V s[4];
+    for (int j = 0; j < 4; ++j) {
+      s[j] = j < valid ? dot_row<Tag>(a, static_cast<const T*>(bv[j0 + j]), whole) : hn::Zero(D());
+    }
+    float sums[4];
+    store_sums4(s[0], s[1], s[2], s[3], sums);
+    for (int j = 0; j < valid; ++j) {
+      for (int64_t p = whole; p < k; ++p) sums[j] += a[p] * load_one(Tag(), static_cast<const T*>(bv[j0 + j]) + p);
+      c[j0 + j] = sums[j] + (accumulate ? c[j0 + j] : 0.0f);
+    }
+  }
+}
+
 template <int R, class Tag>
 void dot(const void* const* av, const void* const* bv, const void* const* nextv, int64_t count, int64_t k, float* c,
          int64_t ldc, bool accumulate) {
+  if constexpr (R == 1) return dot_one<Tag>(av, bv, nextv, count, k, c, ldc, accumulate);
   using T = typename Tag::T;
   constexpr int C = dot_columns(R);
   const float* a[R];
@@ -79,9 +114,8 @@ void dot(const void* const* av, const void* const* bv, const void* const* nextv,
     const int valid = static_cast<int>(count - j0 < C ? count - j0 : C);
     const T* b[C];
     for (int j = 0; j < C; ++j) b[j] = static_cast<const T*>(bv[j0 + (j < valid ? j : valid - 1)]);
-    constexpr int kAhead = R == 1 ? C : kDotAhead;
-    const T* next[kAhead];
-    for (int i = 0; i < kAhead; ++i) next[i] = static_cast<const T*>(nextv[j0 + (i < valid ? i : valid - 1)]);
+    const T* next[kDotAhead];
+    for (int i = 0; i < kDotAhead; ++i) next[i] = static_cast<const T*>(nextv[j0 + (i < valid ? i : valid - 1)]);
     float sums[dot_sums(R)];
     dot_tile<R, Tag>(a, b, next, k, sums);
     for (int i = 0; i < R; ++i) {

@@ -26,10 +26,9 @@ using PackRows = void (*)(const void* const* rows, int64_t k, int width, void* p
 // unspecified.
 using PackColumns = void (*)(const void* src, int64_t stride, int64_t k, int columns, int width, void* panels,
                              int64_t panel_floats);
-// c[i][j] (+)= sum_k a[i][k] b[j][k] for j < count; b rows are contiguous along k, as are a's. Meanwhile reads ahead
-// kDotAhead rows from next[j] on for every register tile of rows j: the compute of one block hides the next one's
-// memory. One row of A computes too little for that: it reads ahead as many rows as a register tile has, in the order
-// in which they lie in memory, since many short rows side by side keep the processor's own read-ahead from starting.
+// c[i][j] (+)= sum_k a[i][k] b[j][k] for j < count; b rows are contiguous along k, as are a's. With several rows of A
+// it reads ahead kDotAhead rows from next[j] on for every register tile of rows j meanwhile: the compute of one block
+// hides the next one's memory.
 using Dot = void (*)(const void* const* a, const void* const* b, const void* const* next, int64_t count, int64_t k,
                      float* c, int64_t ldc, bool accumulate);
 // c[i][0..n) = sum_k a[i * lda + k] b[k * ldb + 0..n); a is f32, or bf16 for the pair instruction. c has room for n
