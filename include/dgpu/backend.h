@@ -59,6 +59,10 @@ typedef struct dgpuBackendServices {
   void (*release)(dgpuCore *core, void *pointer);
   /* Value of a DGPU_* setting, by the two-call rule. */
   dgpuStatus_t (*config)(dgpuCore *core, const char *name, char *buffer, size_t size, size_t *needed);
+  /* Told with inside = 1 by a thread that is about to call a function of the user's (a kernel on the host), and with 0
+   * when it has returned. In between, calls of the library that can block answer NOT_PERMITTED on that thread: they
+   * would wait for the command that makes them. */
+  void (*user_code)(dgpuCore *core, int32_t inside);
 } dgpuBackendServices;
 
 /* ---- Devices ------------------------------------------------------------------------------------------------------ */

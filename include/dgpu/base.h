@@ -43,7 +43,7 @@ DGPU_API dgpuStatus_t dgpuInit(const dgpuInitOptions *options);
 
 /* Undoes one dgpuInit. The last one invalidates all handles, wakes blocked calls with DGPU_STATUS_SHUTDOWN, lets
  * the commands that devices already hold finish, cancels the others, joins the library's threads and frees everything.
- * May block for the running commands. The last one is NOT_PERMITTED inside a host callback or a user kernel. Nothing
+ * May block for the running commands. The last one is NOT_PERMITTED inside a host callback or a kernel. Nothing
  * runs at process exit: exiting without shutdown is fine; so is dlclose, after which the code stays mapped. */
 DGPU_API dgpuStatus_t dgpuShutdown(void);
 

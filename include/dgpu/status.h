@@ -18,7 +18,7 @@
   X(INVALID_ADDRESS, -3, CALLER, "the address range is not inside one live allocation")                           \
   X(UNSUPPORTED_FIELD, -4, CALLER, "a struct sets a field that this version of the library does not know")        \
   X(UNSUPPORTED, -5, CALLER, "not supported by this device, backend or build")                                    \
-  X(NOT_PERMITTED, -6, CALLER, "not allowed here, for example a blocking call inside a host callback")            \
+  X(NOT_PERMITTED, -6, CALLER, "not allowed here, for example a blocking call inside a host callback or kernel")  \
   X(NOT_FOUND, -7, CALLER, "the named thing does not exist")                                                      \
   X(ALREADY_EXISTS, -8, CALLER, "the named thing exists already")                                                 \
   X(NOT_INITIALIZED, -9, CALLER, "the library is not initialised; call dgpuInit first")                           \

@@ -55,7 +55,7 @@ DGPU_API dgpuStatus_t dgpuStreamCreate(dgpuContext_t context, dgpuDevice_t devic
 DGPU_API dgpuStatus_t dgpuStreamDestroy(dgpuStream_t stream);
 /* Blocks until all commands submitted before the call have retired. Returns the stream's failure if one of them, or
  * an earlier one since the last reset, failed. The calling thread may run chunks of the work (see
- * DGPU_CONTEXT_NO_HELPING). NOT_PERMITTED inside a host callback. */
+ * DGPU_CONTEXT_NO_HELPING). NOT_PERMITTED inside a host callback or a kernel. */
 DGPU_API dgpuStatus_t dgpuStreamSynchronize(dgpuStream_t stream, uint64_t timeout_ns);
 /* SUCCESS when idle, NOT_READY, or the stream's failure. */
 DGPU_API dgpuStatus_t dgpuStreamQuery(dgpuStream_t stream);

@@ -66,9 +66,9 @@ inline Status library_entry(const char* function, T* out, const char* argument, 
 
 // For calls that can block.
 inline Status may_block(const char* function) {
-  if (!in_host_callback()) [[likely]]
+  if (!in_user_code()) [[likely]]
     return DGPU_STATUS_SUCCESS;
-  return fail(DGPU_STATUS_NOT_PERMITTED, "", "{} can block and is not permitted inside a host callback", function);
+  return fail(DGPU_STATUS_NOT_PERMITTED, "", "{} can block and is not permitted inside a host callback or a kernel", function);
 }
 
 }  // namespace dgpu

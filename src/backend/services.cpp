@@ -6,6 +6,7 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/struct.h"
+#include "base/thread.h"
 
 namespace dgpu::backend {
 namespace {
@@ -49,6 +50,8 @@ dgpuStatus_t config(dgpuCore*, const char* name, char* buffer, size_t size, size
   return write_text(config_text(name), buffer, size, needed);
 }
 
+void user_code(dgpuCore*, int32_t inside) { inside ? enter_user_code() : leave_user_code(); }
+
 }  // namespace
 
 dgpuBackendServices probe_services() {
@@ -63,6 +66,7 @@ dgpuBackendServices probe_services() {
   out.allocate = allocate;
   out.release = release;
   out.config = config;
+  out.user_code = user_code;
   return out;
 }
 
@@ -78,6 +82,7 @@ void fill_services(Backend& backend, dgpuBackendServices& out) {
   out.allocate = allocate;
   out.release = release;
   out.config = config;
+  out.user_code = user_code;
 }
 
 }  // namespace dgpu::backend

@@ -186,7 +186,7 @@ Status library_shutdown() {
   if (thread_is_ours()) {
     if (count_down()) return DGPU_STATUS_SUCCESS;
     return fail(DGPU_STATUS_NOT_PERMITTED, "",
-                "the last dgpuShutdown would wait for the callback that calls it; call it elsewhere");
+                "the last dgpuShutdown would wait for the callback or kernel that calls it; call it elsewhere");
   }
   std::lock_guard lock(lifecycle());
   if (phase.load() != Phase::running) return library_check();

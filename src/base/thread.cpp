@@ -8,13 +8,13 @@
 namespace dgpu {
 namespace {
 thread_local bool ours = false;
-thread_local unsigned callbacks = 0;
+thread_local unsigned user_code = 0;  // depth
 }  // namespace
 
-bool thread_is_ours() { return ours || callbacks > 0; }
-bool in_host_callback() { return callbacks > 0; }
-HostCallbackScope::HostCallbackScope() { ++callbacks; }
-HostCallbackScope::~HostCallbackScope() { --callbacks; }
+bool thread_is_ours() { return ours || user_code > 0; }
+bool in_user_code() { return user_code > 0; }
+void enter_user_code() { ++user_code; }
+void leave_user_code() { --user_code; }
 
 std::thread spawn_thread(const char* name, std::function<void()> body) {
   // A blocked fault signal would kill the process without the host's handler (Java and Go have one).

@@ -9,18 +9,21 @@ namespace dgpu {
 // debuggers and /proc. thread_is_ours() is true on it.
 std::thread spawn_thread(const char* name, std::function<void()> body);
 
-// True on threads from spawn_thread, and inside a ThreadIsOurs scope.
+// True on threads from spawn_thread, and in user code.
 bool thread_is_ours();
 
-// True while a host callback runs on this thread: calls that would block answer DGPU_STATUS_NOT_PERMITTED.
-bool in_host_callback();
+// True while a host callback or a user's kernel runs on this thread: calls that would block answer
+// DGPU_STATUS_NOT_PERMITTED.
+bool in_user_code();
+void enter_user_code();
+void leave_user_code();
 
-class HostCallbackScope {
+class UserCodeScope {
  public:
-  HostCallbackScope();
-  ~HostCallbackScope();
-  HostCallbackScope(const HostCallbackScope&) = delete;
-  HostCallbackScope& operator=(const HostCallbackScope&) = delete;
+  UserCodeScope() { enter_user_code(); }
+  ~UserCodeScope() { leave_user_code(); }
+  UserCodeScope(const UserCodeScope&) = delete;
+  UserCodeScope& operator=(const UserCodeScope&) = delete;
 };
 
 }  // namespace dgpu

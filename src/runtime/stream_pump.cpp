@@ -383,7 +383,7 @@ void Stream::run_callback(Work* work) {
   const Status told = before ? raise(before) : DGPU_STATUS_SUCCESS;
   Status result = DGPU_STATUS_SUCCESS;
   try {
-    const HostCallbackScope scope;
+    const UserCodeScope scope;
     result = s.callback.function(told, s.callback.user);
   } catch (...) {
     result = DGPU_STATUS_CALLBACK_FAILED;

@@ -88,9 +88,9 @@ Status Submission::wait_for_room(uint64_t needed) {
     return DGPU_STATUS_SUCCESS;
   }
   if (!stream_.blocking_submit_) return DGPU_STATUS_SUCCESS;
-  if (in_host_callback()) {
+  if (in_user_code()) {
     return fail(DGPU_STATUS_NOT_PERMITTED, "stream",
-                "the queue is full, and waiting for room is not permitted inside a host callback");
+                "the queue is full, and waiting for room is not permitted inside a host callback or a kernel");
   }
   const Status status = stream_.wait(needed, DGPU_TIMEOUT_INFINITE);
   // A failed value has retired all the same; what the stream's state says comes next.

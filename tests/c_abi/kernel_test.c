@@ -70,9 +70,9 @@ static void saxpy_runs_over_a_grid(void** state) {
   const uint32_t types[] = {DGPU_ARG_F32, DGPU_ARG_PTR, DGPU_ARG_PTR};
   uint64_t values[] = {dgpuArgF32(2.5f), x, y};
   OK(dgpuKernelLaunch(stream, kernel, kCount, 1, 1, types, values, 3));
-  values[0] = dgpuArgF32(99); /* arguments were copied */
+  values[0] = dgpuArgF32(99);                                      /* arguments were copied */
   OK(dgpuKernelLaunch(stream, kernel, 0, 1, 1, types, values, 3)); /* runs nothing */
-  OK(dgpuKernelDestroy(kernel)); /* still runs */
+  OK(dgpuKernelDestroy(kernel));                                   /* still runs */
   OK(dgpuMemCopyToHostAsync(stream, out, y, sizeof(out)));
   OK(dgpuStreamSynchronize(stream, LONG_TIME));
   for (int i = 0; i < kCount; ++i) assert_true(out[i] == in[i] + 2.5f * in[i]);
@@ -116,8 +116,13 @@ static void every_type_arrives(void** state) {
   OK(dgpuMemAlloc(context, device, sizeof(out), &memory));
   OK(dgpuMemAllocHost(context, 8, &host, &pointer));
   uint32_t types[] = {DGPU_ARG_I32, DGPU_ARG_U32, DGPU_ARG_I64, DGPU_ARG_U64, DGPU_ARG_F32, DGPU_ARG_F64, DGPU_ARG_PTR};
-  uint64_t values[] = {dgpuArgI32(-7),   dgpuArgU32(4000000000u), dgpuArgI64(-1234567890123), (uint64_t)1 << 52,
-                       dgpuArgF32(0.5f), dgpuArgF64(-2.25),       memory};
+  uint64_t values[] = {dgpuArgI32(-7),
+                       dgpuArgU32(4000000000u),
+                       dgpuArgI64(-1234567890123),
+                       (uint64_t)1 << 52,
+                       dgpuArgF32(0.5f),
+                       dgpuArgF64(-2.25),
+                       memory};
   OK(dgpuKernelLaunch(stream, kernel, 2, 1, 1, types, values, 7));
   OK(dgpuMemCopyToHostAsync(stream, out, memory, sizeof(out)));
   OK(dgpuStreamSynchronize(stream, LONG_TIME));
@@ -314,6 +319,41 @@ static void long_argument_lists_wrap_around(void** state) {
   OK(dgpuContextDestroy(context));
 }
 
+/* A kernel that would wait for itself is told so. */
+struct blocking {
+  dgpuContext_t context;
+  dgpuStream_t own, other;
+  dgpuTimeline_t timeline; /* own's */
+  dgpuStatus_t told[5];
+};
+static void calls_what_blocks(void* user) {
+  struct blocking* b = user;
+  b->told[0] = dgpuStreamSynchronize(b->own, LONG_TIME);
+  b->told[1] = dgpuStreamSynchronize(b->other, LONG_TIME);
+  b->told[2] = dgpuContextSynchronize(b->context, LONG_TIME);
+  b->told[3] = dgpuTimelineWait(b->timeline, 1, LONG_TIME);
+  b->told[4] = dgpuShutdown();
+}
+
+static void blocking_calls_inside_a_kernel_are_refused(void** state) {
+  const uint32_t flags[2] = {0, DGPU_KERNEL_MAY_BLOCK};
+  dgpuDevice_t device = cpu_device(0);
+  struct blocking b = {.context = context_of(device)};
+  b.own = stream_on(b.context, device);
+  b.other = stream_on(b.context, device);
+  OK(dgpuStreamGetTimeline(b.own, &b.timeline));
+  for (int i = 0; i < 2; ++i) {
+    dgpuKernel_t kernel = NULL;
+    for (int j = 0; j < 5; ++j) b.told[j] = DGPU_STATUS_SUCCESS;
+    OK(dgpuKernelCreate(b.context, "blocks", FUNCTION(calls_what_blocks), "user", &b, flags[i], &kernel));
+    OK(dgpuKernelLaunch(b.own, kernel, 1, 1, 1, NULL, NULL, 0));
+    OK(dgpuStreamSynchronize(b.own, LONG_TIME));
+    for (int j = 0; j < 5; ++j) assert_int_equal(b.told[j], DGPU_STATUS_NOT_PERMITTED);
+    OK(dgpuKernelDestroy(kernel));
+  }
+  OK(dgpuContextDestroy(b.context));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(saxpy_runs_over_a_grid),
@@ -326,6 +366,7 @@ int main(void) {
       cmocka_unit_test(a_failing_kernel_fails_its_command),
       cmocka_unit_test(kernels_that_may_block_run_in_order),
       cmocka_unit_test(kernels_that_may_block_do_not_block_other_streams),
+      cmocka_unit_test(blocking_calls_inside_a_kernel_are_refused),
       cmocka_unit_test(long_argument_lists_wrap_around),
   };
   return cmocka_run_group_tests(tests, setup_devices, teardown_library);

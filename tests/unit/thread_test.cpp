@@ -28,15 +28,15 @@ TEST(ThreadTest, OurThreadsBlockSignalsButNotFaults) {
   EXPECT_EQ(sigismember(&here_after, SIGINT), sigismember(&here_before, SIGINT));
 }
 
-TEST(ThreadTest, HostCallbackScopesNest) {
-  EXPECT_FALSE(in_host_callback());
+TEST(ThreadTest, UserCodeScopesNest) {
+  EXPECT_FALSE(in_user_code());
   {
-    HostCallbackScope outer;
-    HostCallbackScope inner;
-    EXPECT_TRUE(in_host_callback());
+    UserCodeScope outer;
+    UserCodeScope inner;
+    EXPECT_TRUE(in_user_code());
     EXPECT_TRUE(thread_is_ours());
   }
-  EXPECT_FALSE(in_host_callback());
+  EXPECT_FALSE(in_user_code());
 }
 
 }  // namespace

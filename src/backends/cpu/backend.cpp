@@ -243,7 +243,7 @@ dgpuStatus_t kernel_create(dgpuBackendDevice* device, const dgpuBackendKernelDes
     if (const auto s = injected(device_of(device), FaultSite::kKernel, "kernel"); s < 0) return s;
     std::string error;
     const auto known = kit::read_struct(desc);
-    auto kernel = HostKernel::create(known, &error);
+    auto kernel = HostKernel::create(services, known, &error);
     if (!kernel)
       return services.fail(DGPU_STATUS_INVALID_ARGUMENT, "signature", "kernel {}: {}",
                            known.name ? known.name : "without a name", error);

@@ -46,8 +46,9 @@ void restore_float_state() {
 
 }  // namespace
 
-std::unique_ptr<HostKernel> HostKernel::create(const dgpuBackendKernelDesc& desc, std::string* error) {
-  std::unique_ptr<HostKernel> kernel(new HostKernel);
+std::unique_ptr<HostKernel> HostKernel::create(const Services& services, const dgpuBackendKernelDesc& desc,
+                                               std::string* error) {
+  std::unique_ptr<HostKernel> kernel(new HostKernel(services));
   kernel->name_ = desc.name ? desc.name : "";
   kernel->function_ = desc.function;
   kernel->flags_ = desc.flags;
@@ -99,6 +100,11 @@ dgpuStatus_t HostKernel::run(const dgpuCommandKernel& launch, uint64_t first, ui
     else  // little-endian: the low bytes of the value are the narrower type
       arguments[i] = const_cast<uint64_t*>(&launch.values[given++]);
   }
+  struct UserCode {  // ends also when the function ends the thread
+    const Services& services;
+    explicit UserCode(const Services& s) : services(s) { services.user_code(true); }
+    ~UserCode() { services.user_code(false); }
+  } const user_code(services_);
   for (uint64_t point = first; point < last; ++point) {
     ffi_arg result = 0;
     ffi_call(const_cast<ffi_cif*>(&cif_), function_, &result, arguments);

@@ -3,10 +3,10 @@
 #include <ffi.h>
 
 #include <memory>
-
 #include <string>
 #include <vector>
 
+#include "backends/cpu/services.h"
 #include "dgpu/backend.h"
 
 namespace dgpu::cpu {
@@ -14,7 +14,8 @@ namespace dgpu::cpu {
 class HostKernel {
  public:
   // Prepares the call. Null with `error` set if the description is not usable.
-  static std::unique_ptr<HostKernel> create(const dgpuBackendKernelDesc& desc, std::string* error);
+  static std::unique_ptr<HostKernel> create(const Services& services, const dgpuBackendKernelDesc& desc,
+                                            std::string* error);
 
   // Calls the function for points [first, last) of the launch's grid, x fastest. Allocates nothing. Stops at the
   // first point that reports failure; the text is in kit::failure().
@@ -26,9 +27,10 @@ class HostKernel {
   static constexpr uint32_t kMaxParams = 32;
 
  private:
-  HostKernel() = default;
+  explicit HostKernel(const Services& services) : services_(services) {}
   dgpuStatus_t failed(const dgpuCommandKernel& launch, uint64_t point, int32_t code) const;
 
+  const Services& services_;
   std::string name_;
   dgpuKernelFunction function_ = nullptr;
   uint32_t flags_ = 0;

@@ -24,6 +24,9 @@ class Services {
     table_.advance(table_.core, queue, value, outcome, message, native_code);
   }
   void log(uint32_t level, const std::string& message) const;
+  void user_code(bool inside) const {
+    if (table_.user_code) table_.user_code(table_.core, inside);
+  }
   void device_lost(dgpuCoreDevice* device, const std::string& message) const;
 
   // Value of a setting; empty where it is unset or unknown to the core.
