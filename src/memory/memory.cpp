@@ -172,6 +172,8 @@ bool reachable(Context& context, dgpuAddr_t address, uint32_t device) {
 Status info(Context& context, dgpuAddr_t address, dgpuMemInfo& out) {
   Location location;
   DGPU_TRY(context.runtime().addresses().resolve(&context, address, 0, "address", location));
+  // The end of an allocation is no byte of it; one of no bytes has but its address.
+  if (location.size > 0) DGPU_TRY(context.runtime().addresses().resolve(&context, address, 1, "address", location));
   const bool host = location.on_host();
   out.base = location.base;
   out.size = location.size;

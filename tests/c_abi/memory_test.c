@@ -38,6 +38,8 @@ static void addresses_are_checked(void** state) {
   assert_int_equal(info.size, 1000);
   assert_int_equal(info.kind, DGPU_MEMORY_KIND_DEVICE);
   assert_int_equal(info.device, 0);
+  OK(dgpuMemGetInfo(context, memory + 999, &info));
+  CHECK(DGPU_STATUS_INVALID_ADDRESS, dgpuMemGetInfo(context, memory + 1000, &info));
   CHECK(DGPU_STATUS_INVALID_ADDRESS, dgpuMemFree(context, memory + 10));
   MESSAGE("10 bytes inside");
   OK(dgpuMemFree(context, memory));
