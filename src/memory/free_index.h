@@ -19,6 +19,7 @@ struct Block {
   uint64_t size = 0;  // a multiple of kGranule
   uint64_t asked = 0;
   dgpuAddr_t address = 0;   // while used
+  uint32_t born = 0;        // while used: Context::losses() before the address was given out
   Block* before = nullptr;  // neighbours in the segment
   Block* after = nullptr;
   FreeSet* set = nullptr;     // the set that it is free in

@@ -74,12 +74,6 @@ Status retire_address(Context& context, dgpuAddr_t address, Location& out) {
               address - inside.base, inside.base);
 }
 
-void give_back(Context& context, const Location& location, std::vector<Context::Point> points) {
-  if (location.segment->imported)
-    return of(context).imports().free(static_cast<Import*>(location.allocation), std::move(points));
-  of(context).pool(location.segment->device).free_after(static_cast<Block*>(location.allocation), std::move(points));
-}
-
 }  // namespace
 
 Memory::Memory(Context& context) {
@@ -122,7 +116,12 @@ Status free(Context& context, dgpuAddr_t address) {
   Location location;
   DGPU_TRY(retire_address(context, address, location));
   // After the address was retired: a submit that still found it alive is among the points.
-  give_back(context, location, context.pending());
+  if (location.segment->imported) {
+    of(context).imports().free(static_cast<Import*>(location.allocation), context.pending());
+  } else {
+    auto* const block = static_cast<Block*>(location.allocation);
+    of(context).pool(location.segment->device).free_after(block, context.pending(block->born));
+  }
   return DGPU_STATUS_SUCCESS;
 }
 
@@ -149,7 +148,8 @@ Status free_async(Stream& stream, dgpuAddr_t address) {
   DGPU_TRY(retire_address(context, address, location));
   const uint64_t value = stream.submitted_locked();
   if (location.segment->imported) {
-    give_back(context, location, {{Ref<Timeline>::retain(stream.timeline()), value}});
+    of(context).imports().free(static_cast<Import*>(location.allocation),
+                               {{Ref<Timeline>::retain(stream.timeline()), value}});
   } else {
     of(context)
         .pool(location.segment->device)

@@ -250,6 +250,7 @@ Status Pool::try_allocate(uint64_t size, Timeline* stream, dgpuAddr_t& out, Cont
   if (!block && stream && wait && status == source_->exhausted()) block = borrow(rounded, stream, *wait);
   if (!block) return status;
   carve(block, rounded);
+  block->born = context_.losses();
   const dgpuAddr_t address = addresses_.publish(block->segment, block->offset, size, block);
   if (!address) {
     insert_merged(block, general_, 0);

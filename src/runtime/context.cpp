@@ -78,11 +78,12 @@ std::vector<Ref<Stream>> Context::streams() const {
   return out;
 }
 
-std::vector<Context::Point> Context::pending() const {
+std::vector<Context::Point> Context::pending(uint32_t born) const {
   std::vector<Point> out;
   std::lock_guard lock(mutex_);
   for (Stream* stream = streams_; stream; stream = stream->list_next) {
     // A stream on its way out has nothing in flight, and stays readable until it is unlinked.
+    if (stream->lost_at() < born) continue;
     const uint64_t value = stream->submitted_locked();
     if (stream->timeline()->retired() < value) out.push_back({Ref<Timeline>::retain(stream->timeline()), value});
   }
@@ -129,6 +130,7 @@ void Context::device_lost(const backend::Device& device, std::string_view messag
   for (const auto& stream : streams()) {
     if (&stream->device() == &device) stream->device_lost(message);
   }
+  losses_.fetch_add(1, std::memory_order_acq_rel);
 }
 
 void Context::add_stream(Stream* stream) {

@@ -46,13 +46,15 @@ class Context final : public Object {
 
   // Living streams; references keep them from going.
   std::vector<Ref<Stream>> streams() const;
-  // What has been submitted and not retired on any stream now. Whoever found an address alive before it was retired is
-  // counted.
+  // Devices lost so far. What is made at a count cannot be known to the streams that were lost at a smaller one.
+  uint32_t losses() const { return losses_.load(std::memory_order_acquire); }
+  // What has been submitted and not retired now, on all streams that can know an address made at the count `born`.
+  // Whoever found the address alive before it was retired is counted.
   struct Point {
     Ref<Timeline> timeline;
     uint64_t value;
   };
-  std::vector<Point> pending() const;
+  std::vector<Point> pending(uint32_t born = 0) const;
   Status synchronize(uint64_t timeout_ns);
 
   // Ends all blocking waits with `status` and cancels what is not handed to a backend yet.
@@ -80,6 +82,7 @@ class Context final : public Object {
   Stream* streams_ = nullptr;
   Timeline* timelines_ = nullptr;
   std::atomic<int32_t> interrupted_{0};
+  std::atomic<uint32_t> losses_{0};
 };
 
 // DGPU_STATUS_CONTEXT_MISMATCH unless both are the same.

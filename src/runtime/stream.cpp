@@ -62,6 +62,8 @@ Status Stream::create(Ref<Context> context, uint32_t device, const Options& opti
   auto stream = Ref<Stream>::adopt(new Stream(std::move(context), device, options));
   DGPU_TRY(stream->open_queue(options.priority));
   stream->context_->add_stream(stream.get());
+  // A loss looks at the list after it marked the device: either it saw this stream, or this sees the loss.
+  DGPU_TRY(stream->device_.check_usable());
   out = std::move(stream);
   return DGPU_STATUS_SUCCESS;
 }
@@ -249,6 +251,7 @@ void Stream::abort(Status status, const char* message) noexcept {
 void Stream::device_lost(std::string_view message) noexcept {
   lost_.store(true, std::memory_order_release);
   abort(DGPU_STATUS_DEVICE_LOST, std::string(message).c_str());
+  lost_at_.store(context_->losses(), std::memory_order_release);
 }
 
 void Stream::abandon() noexcept {

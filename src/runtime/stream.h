@@ -63,6 +63,8 @@ class Stream final : public Object, public backend::QueueSink {
   // Cancels what is not handed to the backend yet, and refuses new work, both with `status`.
   void abort(Status status, const char* message) noexcept;
   void device_lost(std::string_view message) noexcept;
+  // The context's count of lost devices when this one's was, and it refused all work from then on.
+  uint32_t lost_at() const { return lost_at_.load(std::memory_order_acquire); }
   // Last resort at shutdown: the device is lost and will not report any more.
   void abandon() noexcept;
 
@@ -150,6 +152,7 @@ class Stream final : public Object, public backend::QueueSink {
   std::atomic<bool> owned_{false};
   std::atomic<bool> aborting_{false};  // by abort or device loss
   std::atomic<bool> lost_{false};
+  std::atomic<uint32_t> lost_at_{UINT32_MAX};
   std::atomic<bool> abandoned_{false};
   // The reporting side's; the pump reads it after the report, and writes only while the backend holds nothing.
   // progress_: values reported past the pump, and kAttend.

@@ -234,7 +234,11 @@ static void lose_device_0(int reports) {
   assert_int_equal(stats_of(context, healthy).used_bytes, 0);
   assert_int_equal(stats_of(context, gone).used_bytes, 0);
   OK(dgpuMemTrim(context, healthy, 0));
-  /* Commands that are never reported may write, also to the other device: what was alive then is kept. */
+  /* Commands that are never reported may write, also to the other device: what was alive then is kept, and no more. */
+  OK(dgpuMemAlloc(context, healthy, 1 << 20, &block));
+  OK(dgpuMemFree(context, block));
+  assert_int_equal(stats_of(context, healthy).pending_bytes, reports ? 0 : 4096);
+  OK(dgpuMemTrim(context, healthy, 0));
   assert_int_equal(metric(healthy, DGPU_METRIC_MEMORY_RESERVED) == 0, reports);
   OK(dgpuContextDestroy(context));
   /* A new context: not with it, but without it. */
