@@ -158,6 +158,7 @@ void Registry::discover_directory(const std::string& directory, bool explicitly)
     Ref<Backend> loaded;
     std::string name;
     Status status = DGPU_STATUS_INTERNAL;
+    log(DGPU_LOG_INFO, "backend", "{}: trying", path);  // the last one of these names a plugin that does not return
     try {
       status = load_manifest(path, explicitly, name, loaded);
     } catch (const std::exception& caught) {

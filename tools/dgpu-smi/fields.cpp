@@ -58,9 +58,9 @@ const Field* find_field(const std::string& name) {
 }
 
 Value value_of(const Device& d, const Field& field) {
-  if (field.metric) return field.id < d.metrics.size() ? d.metrics[field.id] : Value{nullptr, "timeout"};
-  if (field.id == kIndex) return present(d.ordinal);
-  if (!d.answered) return {nullptr, d.error.empty() ? "timeout" : d.error};
+  if (field.id == kIndex && !field.metric) return present(d.ordinal);
+  if (!d.described) return {nullptr, d.error.empty() ? "timeout" : d.error};
+  if (field.metric) return d.metrics.at(field.id);
   switch (field.id) {
     case kName:
       return text_or_absent(d.info.name);

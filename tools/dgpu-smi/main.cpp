@@ -1,24 +1,30 @@
 // dgpu-smi: what the library sees of this machine.
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <cerrno>
+#include <clocale>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <sstream>
 
 #include "smi.h"
 
 namespace {
 
 const char* kFooter =
-    "Exit status: 0 good, 1 internal, 2 usage, 5 no device (overview only), 6 device not found, 7 some devices did "
-    "not\n"
-    "answer (their rows are empty), 9 the library could not be initialised. JSON documents carry \"schema\" with a\n"
-    "version and only grow within it; absent values are null with the reason under \"absent\". CSV is quoted as RFC "
-    "4180\n"
-    "says, absent values are empty.";
+    "Exit status: 0 good, 1 internal (also: standard output cannot be written), 2 usage, 5 no device (overview only),\n"
+    "6 device not found, 7 some devices or backends did not answer in time (what they did say is shown), 9 the "
+    "library\n"
+    "could not be initialised. A reader that leaves early, as head does, is no error.\n"
+    "On a terminal, a table that is too wide is shown as one block per row (COLUMNS, if set, is the width).\n"
+    "JSON documents carry \"schema\" with a version and only grow within it; absent values are null with the reason\n"
+    "under \"absent\". CSV is quoted as RFC 4180 says, absent values are empty. Memory and load are those of the "
+    "process\n"
+    "that asks, here dgpu-smi itself, unless the backend knows more.";
 
 struct Command {
   const char* name;
@@ -41,12 +47,24 @@ int run(int (*command)(const smi::Options&), const smi::Options& options) {
     smi::print_error(std::string("cannot initialise libdgpu: ") + info.message, smi::kLibrary, options.format);
     return smi::kLibrary;
   }
+  if (command != smi::config && !options.list_fields && !smi::discover(options.discovery_ms)) {
+    smi::print_error(fmt::format("a backend did not start within {} ms; DGPU_LOG_LEVEL=info shows which one is tried, "
+                                 "--discovery-timeout gives it more time",
+                                 options.discovery_ms),
+                     smi::kPartial, options.format);
+    return smi::kPartial;
+  }
   return command(options);
 }
 
 // What is wrong with the command line, or help and version, which are no errors.
 int usage(const CLI::App& app, const CLI::ParseError& e, smi::Format format, int argc, char** argv) {
-  if (e.get_exit_code() == 0) return app.exit(e);
+  if (e.get_exit_code() == 0) {
+    std::ostringstream text;
+    app.exit(e, text, text);
+    smi::write(text.str());
+    return smi::kOk;
+  }
   std::string message = e.what();
   for (int i = 1; i < argc; ++i)  // where parsing ended before it
     if (!std::strcmp(argv[i], "--format=json") ||
@@ -65,16 +83,18 @@ void fill_standard_streams() {
 
 // The exit status, or kInternal if the output did not get out, on a full disk for example.
 int close_output(int exit) {
-  errno = 0;
-  if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return exit;
-  std::fprintf(stderr, "dgpu-smi: standard output: %s\n", errno ? std::strerror(errno) : "cannot write");
-  return exit == smi::kOk ? smi::kInternal : exit;
+  const std::string error = smi::flush();
+  if (!error.empty()) smi::complain("standard output: " + error);
+  smi::flush_complaints();
+  return exit == smi::kOk && !error.empty() ? smi::kInternal : exit;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   fill_standard_streams();
+  std::setlocale(LC_CTYPE, "C.UTF-8");  // for the width of characters alone
+  std::signal(SIGPIPE, SIG_IGN);        // a reader that leaves is no failure
   smi::Options options;
   std::string format = "table";
   CLI::App app{"dgpu-smi: devices, links, settings and backends of this machine; without a command: an overview"};
@@ -97,6 +117,8 @@ int main(int argc, char** argv) {
         ->type_name("FORMAT");
     c.add_option("--device", options.device, "only this one: index, uuid:..., name:... or pci:...");
     c.add_option("--timeout", options.timeout_ms, "milliseconds to wait for a device")->capture_default_str();
+    c.add_option("--discovery-timeout", options.discovery_ms, "milliseconds to wait for the backends to start")
+        ->capture_default_str();
   };
   common(app);
   for (const auto& command : kCommands) {
@@ -125,7 +147,5 @@ int main(int argc, char** argv) {
   } catch (const std::exception& e) {
     smi::print_error(e.what(), smi::kInternal, options.format);
   }
-  exit = close_output(exit);
-  std::fflush(stderr);
-  _exit(exit);  // a thread may still be waiting for a device that does not answer
+  _exit(close_output(exit));  // a thread may still be waiting for a device that does not answer
 }

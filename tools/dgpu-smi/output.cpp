@@ -1,7 +1,13 @@
 #include <fmt/core.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cmath>
 #include <cstdio>
+#include <cstring>
+#include <utility>
 
 #include "smi.h"
 
@@ -13,20 +19,9 @@ std::string plain(const Json& v) {
   if (v.is_boolean()) return v.get<bool>() ? "yes" : "no";
   if (v.is_number_float()) {
     const double d = v.get<double>();
-    return d == static_cast<double>(static_cast<int64_t>(d)) ? fmt::format("{:.0f}", d) : fmt::format("{:.6g}", d);
+    return std::abs(d) < 1e15 && d == std::trunc(d) ? fmt::format("{:.0f}", d) : fmt::format("{:.6g}", d);
   }
   return v.is_null() ? "" : v.dump();
-}
-
-// `text` with control characters written as \xNN, for a terminal: names come from plugins and files that others wrote.
-std::string printable(const std::string& text) {
-  std::string out;
-  for (const char c : text)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
-      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-    else
-      out += c;
-  return out;
 }
 
 std::string json_text(const Json& document) { return document.dump(2, ' ', false, Json::error_handler_t::replace); }
@@ -40,22 +35,51 @@ std::string shown(const Value& v, const std::string& unit) {
   return printable(plain(v.value));
 }
 
+std::string& pending() {
+  static std::string text;
+  return text;
+}
+std::string& complaints() {
+  static std::string text;
+  return text;
+}
+
+using Lines = std::vector<std::vector<std::string>>;
+
+std::string padded(const std::string& text, size_t width) {
+  return text + std::string(width - std::min(width, columns_of(text)), ' ');
+}
+
+// Too wide for the terminal: a block of "column  value" lines per row.
+void print_blocks(const std::vector<std::string>& columns, const Lines& rows) {
+  size_t width = 0;
+  for (const auto& c : columns) width = std::max(width, columns_of(c));
+  for (size_t r = 0; r < rows.size(); ++r) {
+    if (r) write("\n");
+    for (size_t i = 0; i < rows[r].size(); ++i)
+      write(rows[r][i].empty() ? columns[i] + "\n" : padded(columns[i], width + 2) + rows[r][i] + "\n");
+  }
+}
+
 void print_table(const Sheet& s) {
-  std::vector<std::vector<std::string>> cells;
+  Lines cells;
   std::vector<size_t> width;
-  for (const auto& c : s.columns) width.push_back(c.size());
+  for (const auto& c : s.columns) width.push_back(columns_of(c));
   for (const auto& row : s.rows) {
     cells.emplace_back();
     for (size_t i = 0; i < row.size(); ++i) {
       cells.back().push_back(shown(row[i], s.units.empty() ? "" : s.units[i]));
-      width[i] = std::max(width[i], cells.back().back().size());
+      width[i] = std::max(width[i], columns_of(cells.back().back()));
     }
   }
+  size_t total = 0;
+  for (const size_t w : width) total += total ? w + 2 : w;
+  const size_t room = terminal_width();
+  if (room && total > room && !cells.empty()) return print_blocks(s.columns, cells);
   const auto line = [&](const std::vector<std::string>& row) {
     std::string out;
-    for (size_t i = 0; i < row.size(); ++i)
-      out += i + 1 == row.size() ? row[i] : fmt::format("{:<{}}  ", row[i], width[i]);
-    fmt::print("{}\n", out);
+    for (size_t i = 0; i < row.size(); ++i) out += i + 1 == row.size() ? row[i] : padded(row[i], width[i] + 2);
+    write(out + "\n");
   };
   line(s.columns);
   for (const auto& row : cells) line(row);
@@ -71,11 +95,11 @@ void print_csv(const Sheet& s) {
   const auto line = [&](auto&& cell, size_t n) {
     std::string out;
     for (size_t i = 0; i < n; ++i) out += (i ? "," : "") + quoted(cell(i));
-    fmt::print("{}\n", out);
+    write(out + "\n");
   };
   line([&](size_t i) { return s.columns[i]; }, s.columns.size());
   for (const auto& row : s.rows)
-    line([&](size_t i) { return row[i].absent.empty() ? plain(row[i].value) : std::string(); }, row.size());
+    line([&](size_t i) { return row[i].absent.empty() ? utf8(plain(row[i].value)) : std::string(); }, row.size());
 }
 
 void print_json(const Sheet& s) {
@@ -95,7 +119,7 @@ void print_json(const Sheet& s) {
     if (!s.units[i].empty()) units[s.columns[i]] = s.units[i];
   if (!units.empty()) doc["units"] = units;
   doc[s.rows_name] = rows;
-  fmt::print("{}\n", json_text(doc));
+  write(json_text(doc) + "\n");
 }
 
 }  // namespace
@@ -122,14 +146,35 @@ void print(const Sheet& sheet, Format format) {
       print_json(sheet);
       break;
   }
-  std::fflush(stdout);
 }
+
+void complain(const std::string& message) { complaints() += "dgpu-smi: " + printable(message) + "\n"; }
 
 void print_error(const std::string& message, int exit, Format format) {
   if (format == Format::json)
-    fmt::print("{}\n", json_text({{"schema", "dgpu.smi.error/1"}, {"error", message}, {"exit", exit}}));
-  fmt::print(stderr, "dgpu-smi: {}\n", printable(message));
-  std::fflush(stdout);
+    write(json_text({{"schema", "dgpu.smi.error/1"}, {"error", message}, {"exit", exit}}) + "\n");
+  complain(message);
+}
+
+void write(const std::string& text) { pending() += text; }
+
+std::string flush() {
+  const std::string text = std::exchange(pending(), "");
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t n = ::write(STDOUT_FILENO, text.data() + done, text.size() - done);
+    if (n >= 0)
+      done += static_cast<size_t>(n);
+    else if (errno == EPIPE)
+      break;
+    else if (errno != EINTR)
+      return std::strerror(errno);
+  }
+  return "";
+}
+
+void flush_complaints() {
+  std::fputs(std::exchange(complaints(), "").c_str(), stderr);
+  std::fflush(stderr);
 }
 
 }  // namespace smi

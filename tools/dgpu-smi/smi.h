@@ -15,8 +15,10 @@ enum Exit : int { kOk = 0, kInternal = 1, kUsage = 2, kNoDevice = 5, kNotFound =
 
 // A value, or the reason why there is none. Never a magic number in a value's place.
 struct Value {
-  Json value;          // null when absent
-  std::string absent;  // "unsupported", "denied", "not sampled yet", "device lost", "timeout"; empty when present
+  Json value;  // null when absent
+  // "unsupported", "denied", "not sampled yet", "device lost", "timeout", "not a number", or what the library said;
+  // empty when present.
+  std::string absent;
 };
 
 struct Field {
@@ -29,18 +31,34 @@ struct Field {
 const std::vector<Field>& fields();
 const Field* find_field(const std::string& name);
 
+struct Link {
+  dgpuLinkInfo info = DGPU_LINK_INFO_INIT;
+  std::string absent;  // why info does not count; empty if it does
+};
+
+// What a device said before the time was over. Its parts arrive one by one, and what has arrived counts.
 struct Device {
   uint32_t ordinal = 0;
-  bool answered = false;  // false: it did not answer within the time limit, or its info could not be read
-  std::string error;
+  bool described = false;  // info counts
+  bool answered = false;   // it said all that it was asked for
+  std::string error;       // why its info could not be read
   dgpuDeviceInfo info = DGPU_DEVICE_INFO_INIT;
-  std::vector<Value> metrics;       // by DGPU_METRIC_* id
-  std::vector<dgpuLinkInfo> links;  // to every device, where asked for
+  std::vector<Value> metrics;  // by DGPU_METRIC_* id
+  std::vector<Link> links;     // to every device, where asked for
 };
+
+struct Wanted {
+  std::vector<uint32_t> metrics;  // DGPU_METRIC_*
+  bool links = false;
+  std::string selector;  // "0", "index:0", "uuid:...", "name:...", "pci:..." or a UUID; empty: every device
+};
+// Looks for backends and devices, in a thread of its own. False if that takes longer.
+bool discover(uint32_t timeout_ms);
 // Reads every device in a thread of its own; one that does not answer within `timeout_ms` costs its row alone.
-std::vector<Device> collect(bool links, uint32_t timeout_ms);
+// Of devices that are not selected only the identity is read.
+std::vector<Device> collect(const Wanted& wanted, uint32_t timeout_ms);
 Value value_of(const Device& device, const Field& field);
-// The device that "index:0", "0", "uuid:...", "name:..." or a UUID means, or -1.
+// The first device that the selector means, or -1.
 int select(const std::vector<Device>& devices, const std::string& selector);
 
 enum class Format { table, json, csv };
@@ -55,13 +73,30 @@ struct Sheet {
 };
 void print(const Sheet& sheet, Format format);
 void print_error(const std::string& message, int exit, Format format);
+void complain(const std::string& message);  // on standard error, after the output
 std::string human_bytes(double bytes);
+
+// Everything for standard output is gathered here and goes out with flush().
+void write(const std::string& text);
+// Empty, or why it could not be written. A reader that has gone is no failure.
+std::string flush();
+void flush_complaints();
+
+// text.cpp
+// For a terminal: what is not UTF-8 and what could steer the terminal is written as \xNN or \u{NNNN}. Names come from
+// plugins and files that others wrote.
+std::string printable(const std::string& text);
+// Bytes that are not UTF-8 become U+FFFD.
+std::string utf8(const std::string& text);
+size_t columns_of(const std::string& text);  // places that it takes on a terminal
+size_t terminal_width();                     // 0: standard output is no terminal
 
 struct Options {
   Format format = Format::table;
   std::vector<std::string> fields;
   std::string device;
   uint32_t timeout_ms = 2000;
+  uint32_t discovery_ms = 30000;
   bool list_fields = false;
   bool why = false;
   bool matrix = false;

@@ -29,27 +29,36 @@ Sheet sheet_of(const std::vector<Device>& devices, const std::vector<std::string
 // kOk, or kPartial with a line per device that did not answer.
 int verdict(const std::vector<Device>& devices) {
   int exit = kOk;
+  if (devices.empty()) complain(kNoDeviceText);
   for (const auto& d : devices)
     if (!d.answered) {
-      fmt::print(stderr, "dgpu-smi: device {}: {}\n", d.ordinal, d.error.empty() ? "did not answer in time" : d.error);
+      complain(fmt::format("device {}: {}", d.ordinal, d.error.empty() ? "did not answer in time" : d.error));
       exit = kPartial;
     }
   return exit;
 }
 
+Wanted wanted(const std::vector<std::string>& names) {
+  Wanted w;
+  for (const auto& n : names)
+    if (const Field* f = find_field(n); f->metric) w.metrics.push_back(f->id);
+  return w;
+}
+
 // The chosen devices; an exit code other than kOk ends the command.
-int gather(const Options& o, bool links, std::vector<Device>& out) {
-  out = collect(links, o.timeout_ms);
-  if (!o.device.empty()) {
-    const int at = select(out, o.device);
-    if (at < 0) {
-      print_error("--device " + o.device + ": no such device; use an index, uuid:..., name:... or pci:...", kNotFound,
-                  o.format);
-      return kNotFound;
-    }
+int gather(const Options& o, Wanted what, std::vector<Device>& out) {
+  what.selector = o.device;
+  out = collect(what, o.timeout_ms);
+  if (o.device.empty()) return kOk;
+  if (const int at = select(out, o.device); at >= 0) {
     out = {out[static_cast<size_t>(at)]};
+    return kOk;
   }
-  return kOk;
+  const auto silent = std::count_if(out.begin(), out.end(), [](const Device& d) { return !d.described; });
+  const std::string which = silent ? fmt::format(" ({} of {} devices did not answer)", silent, out.size()) : "";
+  print_error("--device " + o.device + ": no such device" + which + "; use an index, uuid:..., name:... or pci:...",
+              kNotFound, o.format);
+  return kNotFound;
 }
 
 std::string link_text(const dgpuLinkInfo& l) {
@@ -83,27 +92,27 @@ Value text(std::string s) { return {std::move(s), ""}; }
 }  // namespace
 
 int overview(const Options& o) {
+  const std::vector<std::string> columns = {"index",         "name",         "backend",     "kind",
+                                            "compute.units", "memory.total", "memory.used", "utilization"};
   std::vector<Device> devices;
-  if (const int exit = gather(o, false, devices)) return exit;
+  if (const int exit = gather(o, wanted(columns), devices)) return exit;
   uint32_t major = 0, minor = 0, patch = 0;
   dgpuGetVersion(&major, &minor, &patch);
   if (o.format == Format::table)
-    fmt::print("libdgpu {}.{}.{}, {} device{}\n", major, minor, patch, devices.size(), devices.size() == 1 ? "" : "s");
+    write(fmt::format("libdgpu {}.{}.{}, {} device{}\n", major, minor, patch, devices.size(),
+                      devices.size() == 1 ? "" : "s"));
   if (devices.empty()) {
-    if (o.format != Format::table) print(sheet_of(devices, {"index", "name"}, "dgpu.smi.overview/1"), o.format);
-    fmt::print(stderr, "dgpu-smi: {}\n", kNoDeviceText);
+    if (o.format != Format::table) print(sheet_of(devices, columns, "dgpu.smi.overview/1"), o.format);
+    verdict(devices);
     return Exit::kNoDevice;
   }
-  print(sheet_of(devices,
-                 {"index", "name", "backend", "kind", "compute.units", "memory.total", "memory.used", "utilization"},
-                 "dgpu.smi.overview/1"),
-        o.format);
+  print(sheet_of(devices, columns, "dgpu.smi.overview/1"), o.format);
   return verdict(devices);
 }
 
 int list(const Options& o) {
   std::vector<Device> devices;
-  if (const int exit = gather(o, false, devices)) return exit;
+  if (const int exit = gather(o, {}, devices)) return exit;
   print(sheet_of(devices, {"index", "uuid", "backend", "name"}, "dgpu.smi.list/1"), o.format);
   return verdict(devices);
 }
@@ -131,52 +140,68 @@ int query(const Options& o) {
     for (const auto& f : fields()) names.push_back(f.name);
   for (const auto& n : names)
     if (!find_field(n)) {
-      print_error("--fields: unknown field '" + n + "'; `dgpu-smi query --list-fields` lists them", kUsage, o.format);
+      std::string known;
+      for (const auto& f : fields()) known += (known.empty() ? "" : ", ") + f.name;
+      print_error("--fields: unknown field '" + n + "'; known are " + known, kUsage, o.format);
       return kUsage;
     }
   std::vector<Device> devices;
-  if (const int exit = gather(o, false, devices)) return exit;
+  if (const int exit = gather(o, wanted(names), devices)) return exit;
   print(sheet_of(devices, names, "dgpu.smi.query/1"), o.format);
   return verdict(devices);
 }
 
-int topo(const Options& o) {
-  std::vector<Device> devices;
-  if (const int exit = gather(o, true, devices)) return exit;
+namespace {
+
+Sheet matrix_of(const std::vector<Device>& devices) {
   Sheet s;
-  s.schema = o.matrix ? "dgpu.smi.topo.matrix/1" : "dgpu.smi.topo/1";
-  if (o.matrix) {
-    s.columns.push_back("device");
-    for (const auto& d : devices) s.columns.push_back(std::to_string(d.ordinal));
-    for (const auto& d : devices) {
-      s.rows.push_back({text(std::to_string(d.ordinal))});
-      for (const auto& other : devices)
-        s.rows.back().push_back(other.ordinal < d.links.size() ? text(link_text(d.links[other.ordinal]))
-                                                               : Value{nullptr, "timeout"});
-    }
-    print(s, o.format);
-    if (o.format == Format::table)
-      fmt::print("\nX itself, HOST through host memory, PCIE, FABRIC direct link of the vendor, NET network\n");
-    return verdict(devices);
+  s.schema = "dgpu.smi.topo.matrix/1";
+  s.columns.push_back("device");
+  for (size_t to = 0; !devices.empty() && to < devices[0].links.size(); ++to) s.columns.push_back(std::to_string(to));
+  for (const auto& d : devices) {
+    s.rows.push_back({text(std::to_string(d.ordinal))});
+    for (const auto& l : d.links)
+      s.rows.back().push_back(l.absent.empty() ? text(link_text(l.info)) : Value{nullptr, l.absent});
   }
+  return s;
+}
+
+Sheet links_of(const std::vector<Device>& devices) {
+  Sheet s;
+  s.schema = "dgpu.smi.topo/1";
   s.rows_name = "links";
   s.columns = {"from", "to", "link", "hops", "bandwidth", "latency", "peer.access", "claimed"};
   s.units = {"", "", "", "", "bytes/s", "ns", "", ""};
   const auto known = [](uint64_t v) { return v ? Value{v, ""} : Value{nullptr, "unsupported"}; };
   for (const auto& d : devices)
     for (uint32_t to = 0; to < d.links.size(); ++to) {
-      const auto& l = d.links[to];
       if (to == d.ordinal) continue;
-      s.rows.push_back({{d.ordinal, ""},
-                        {to, ""},
-                        text(link_text(l)),
-                        {l.hops, ""},
-                        known(l.bandwidth_bytes_per_s),
-                        known(l.latency_ns),
-                        {l.peer_access != 0, ""},
-                        {l.claimed != 0, ""}});
+      const auto& l = d.links[to].info;
+      std::vector<Value> row = {{d.ordinal, ""},
+                                {to, ""},
+                                text(link_text(l)),
+                                {l.hops, ""},
+                                known(l.bandwidth_bytes_per_s),
+                                known(l.latency_ns),
+                                {l.peer_access != 0, ""},
+                                {l.claimed != 0, ""}};
+      if (const std::string& absent = d.links[to].absent; !absent.empty())
+        for (size_t i = 2; i < row.size(); ++i) row[i] = {nullptr, absent};
+      s.rows.push_back(std::move(row));
     }
-  print(s, o.format);
+  return s;
+}
+
+}  // namespace
+
+int topo(const Options& o) {
+  std::vector<Device> devices;
+  Wanted what;
+  what.links = true;
+  if (const int exit = gather(o, what, devices)) return exit;
+  print(o.matrix ? matrix_of(devices) : links_of(devices), o.format);
+  if (o.matrix && o.format == Format::table)
+    write("\nX itself, HOST through host memory, PCIE, FABRIC direct link of the vendor, NET network\n");
   return verdict(devices);
 }
 
@@ -204,8 +229,7 @@ int config(const Options& o) {
   for (char** e = environ; *e; ++e) {
     const std::string name(*e, std::strcspn(*e, "="));
     const bool known = std::any_of(s.rows.begin(), s.rows.end(), [&](const auto& row) { return row[0].value == name; });
-    if (name.rfind("DGPU_", 0) == 0 && !known)
-      fmt::print(stderr, "dgpu-smi: {} is in the environment, but is none of the settings\n", name);
+    if (name.rfind("DGPU_", 0) == 0 && !known) complain(name + " is in the environment, but is none of the settings");
   }
   return kOk;
 }

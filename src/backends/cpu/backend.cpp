@@ -161,7 +161,7 @@ dgpuStatus_t device_open(void* handle, uint32_t index, dgpuCoreDevice* core_devi
       const std::lock_guard lock(device.sample_mutex);
       device.sample_ns = now_ns();
       device.sample_busy_ns = backend.executor->busy_ns(&device, device.load);
-      device.utilization = 0;
+      device.sampled = false;
     }
     device.opened.store(true);
     *out = reinterpret_cast<dgpuBackendDevice*>(&device);

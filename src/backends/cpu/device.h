@@ -30,6 +30,7 @@ struct Device {
   uint64_t sample_ns = 0;
   uint64_t sample_busy_ns = 0;
   double utilization = 0;
+  bool sampled = false;  // utilization counts
 };
 
 struct Backend {
