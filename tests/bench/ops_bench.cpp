@@ -1,7 +1,8 @@
 // The memory-bound operators on two threads: bytes per second over tensors larger than the caches, as a part of what
 // memcpy moves in the same run, and microseconds for one decode step and for 512 tokens of prefill.
 // Usage: ops_bench [part of an operator's name]
-#include <cmath>
+#include <initializer_list>
+#include <numeric>
 
 #include "backends/cpu/kernels.h"
 #include "kernel_runner.h"
@@ -47,36 +48,46 @@ struct Subject {
 
 double size_of(dgpuDtype_t t) { return t == DGPU_DTYPE_F32 ? 4 : 2; }
 
+// Binds ports of one type and shape; returns their bytes.
+double bind(Description& d, dgpuDtype_t t, const std::vector<int64_t>& shape,
+            std::initializer_list<const char*> names) {
+  double bytes = 0;
+  for (const char* name : names) {
+    d.random(name, t, shape);
+    double elements = 1;
+    for (const int64_t n : shape) elements *= static_cast<double>(n);
+    bytes += size_of(t) * elements;
+  }
+  return bytes;
+}
+
+void norm_attributes(Description& d) {
+  d.number("eps", 1e-6);
+  d.number("weight_offset", 0);
+  d.text("cast", "before_weight");
+}
+
+// Rows of a vocabulary's size are fewer.
+constexpr int64_t kVocabulary = 151936;
+int64_t vocabulary_rows(int64_t rows) { return (rows + 255) / 256; }
+
 const Subject kSubjects[] = {
     {"rms_norm H=1024", "rms_norm",
      [](Description& d, dgpuDtype_t t, int64_t rows) {
-       d.number("eps", 1e-6);
-       d.number("weight_offset", 0);
-       d.text("cast", "before_weight");
-       d.random("x", t, {rows, 1024});
+       norm_attributes(d);
        d.random("weight", t, {1024});
-       d.random("out", t, {rows, 1024});
-       return 2 * size_of(t) * 1024 * static_cast<double>(rows);
+       return bind(d, t, {rows, 1024}, {"x", "out"});
      }},
     {"rms_norm + residual", "rms_norm",
      [](Description& d, dgpuDtype_t t, int64_t rows) {
-       d.number("eps", 1e-6);
-       d.number("weight_offset", 0);
-       d.text("cast", "before_weight");
-       for (const char* name : {"x", "weight", "residual", "out", "sum"}) {
-         if (std::string(name) == "weight")
-           d.random(name, t, {1024});
-         else
-           d.random(name, t, {rows, 1024});
-       }
-       return 4 * size_of(t) * 1024 * static_cast<double>(rows);
+       norm_attributes(d);
+       d.random("weight", t, {1024});
+       return bind(d, t, {rows, 1024}, {"x", "residual", "out", "sum"});
      }},
     {"softmax N=1024", "softmax",
      [](Description& d, dgpuDtype_t t, int64_t rows) {
        d.integer("axis", -1);
-       d.random("x", t, {rows, 1024});
-       d.random("out", t, {rows, 1024});
-       return 2 * size_of(t) * 1024 * static_cast<double>(rows);
+       return bind(d, t, {rows, 1024}, {"x", "out"});
      }},
     {"rope 16 heads of 128", "rope",
      [](Description& d, dgpuDtype_t t, int64_t rows) {
@@ -84,88 +95,69 @@ const Subject kSubjects[] = {
        d.text("at", "head");
        d.text("angle", "f32");
        std::vector<int32_t> positions(static_cast<size_t>(rows));
-       for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int32_t>(i);
-       d.random("x", t, {rows, 16, 128});
+       std::iota(positions.begin(), positions.end(), 0);
        d.integers_port("positions", {rows}, positions);
        d.random("freqs", DGPU_DTYPE_F32, {64});
-       d.random("out", t, {rows, 16, 128});
-       return 2 * size_of(t) * 2048 * static_cast<double>(rows);
+       return bind(d, t, {rows, 16, 128}, {"x", "out"});
      }},
     {"glu silu I=3072", "glu",
      [](Description& d, dgpuDtype_t t, int64_t rows) {
        d.text("activation", "silu");
        d.text("layout", "separate");
-       d.random("x", t, {rows, 3072});
-       d.random("up", t, {rows, 3072});
-       d.random("out", t, {rows, 3072});
-       return 3 * size_of(t) * 3072 * static_cast<double>(rows);
+       return bind(d, t, {rows, 3072}, {"x", "up", "out"});
      }},
     {"binary add", "binary",
      [](Description& d, dgpuDtype_t t, int64_t rows) {
        d.text("fn", "add");
-       d.random("a", t, {rows, 1024});
-       d.random("b", t, {rows, 1024});
-       d.random("out", t, {rows, 1024});
-       return 3 * size_of(t) * 1024 * static_cast<double>(rows);
+       return bind(d, t, {rows, 1024}, {"a", "b", "out"});
      }},
     {"unary gelu_erf", "unary",
      [](Description& d, dgpuDtype_t t, int64_t rows) {
        d.text("fn", "gelu_erf");
-       d.random("x", t, {rows, 1024});
-       d.random("out", t, {rows, 1024});
-       return 2 * size_of(t) * 1024 * static_cast<double>(rows);
+       return bind(d, t, {rows, 1024}, {"x", "out"});
      }},
     {"cast to f32", "cast",
      [](Description& d, dgpuDtype_t t, int64_t rows) {
-       d.random("x", t, {rows, 1024});
-       d.random("out", DGPU_DTYPE_F32, {rows, 1024});
-       return (size_of(t) + 4) * 1024 * static_cast<double>(rows);
+       return bind(d, t, {rows, 1024}, {"x"}) + bind(d, DGPU_DTYPE_F32, {rows, 1024}, {"out"});
      }},
     {"reduce sum_sq rows", "reduce",
      [](Description& d, dgpuDtype_t t, int64_t rows) {
        d.text("fn", "sum_sq");
        d.integers("axes", {1});
-       d.random("x", t, {rows, 1024});
        d.random("out", DGPU_DTYPE_F32, {rows});
-       return size_of(t) * 1024 * static_cast<double>(rows);
+       return bind(d, t, {rows, 1024}, {"x"});
      }},
     {"reduce sum columns", "reduce",
      [](Description& d, dgpuDtype_t t, int64_t rows) {
        d.text("fn", "sum");
        d.integers("axes", {0});
-       d.random("x", t, {rows, 1024});
        d.random("out", DGPU_DTYPE_F32, {1024});
-       return size_of(t) * 1024 * static_cast<double>(rows);
+       return bind(d, t, {rows, 1024}, {"x"});
      }},
     {"argmax V=151936", "argmax",
      [](Description& d, dgpuDtype_t t, int64_t rows) {
-       rows = (rows + 255) / 256;
-       d.random("x", t, {rows, 151936});
+       rows = vocabulary_rows(rows);
        d.integers_port("out", {rows}, std::vector<int32_t>(static_cast<size_t>(rows)));
-       return size_of(t) * 151936 * static_cast<double>(rows);
+       return bind(d, t, {rows, kVocabulary}, {"x"});
      }},
     {"top_k 50 V=151936", "top_k",
      [](Description& d, dgpuDtype_t t, int64_t rows) {
-       rows = (rows + 255) / 256;
+       rows = vocabulary_rows(rows);
        d.integer("k", 50);
-       d.random("x", t, {rows, 151936});
        d.random("values", t, {rows, 50});
        d.integers_port("indices", {rows, 50}, std::vector<int32_t>(static_cast<size_t>(rows) * 50));
-       return size_of(t) * 151936 * static_cast<double>(rows);
+       return bind(d, t, {rows, kVocabulary}, {"x"});
      }},
     {"softmax V=151936", "softmax",
      [](Description& d, dgpuDtype_t t, int64_t rows) {
-       rows = (rows + 255) / 256;
+       rows = vocabulary_rows(rows);
        d.integer("axis", -1);
-       d.random("x", t, {rows, 151936});
-       d.random("out", t, {rows, 151936});
-       return 2 * size_of(t) * 151936 * static_cast<double>(rows);
+       return bind(d, t, {rows, kVocabulary}, {"x", "out"});
      }},
     {"sample V=151936", "sample",
      [](Description& d, dgpuDtype_t t, int64_t rows) {
-       rows = (rows + 255) / 256;
+       rows = vocabulary_rows(rows);
        const auto n = static_cast<size_t>(rows);
-       d.random("logits", t, {rows, 151936});
        const float one = 1;
        int32_t bits;
        std::memcpy(&bits, &one, 4);
@@ -175,7 +167,7 @@ const Subject kSubjects[] = {
        d.wide_integers_port("seeds", {rows}, std::vector<int64_t>(n, 1));
        d.wide_integers_port("positions", {rows}, std::vector<int64_t>(n, 1));
        d.integers_port("out", {rows}, std::vector<int32_t>(n));
-       return size_of(t) * 151936 * static_cast<double>(rows);
+       return bind(d, t, {rows, kVocabulary}, {"logits"});
      }},
     {"moe_route 128 of 8", "moe_route",
      [](Description& d, dgpuDtype_t t, int64_t rows) {
@@ -184,15 +176,14 @@ const Subject kSubjects[] = {
        d.text("order", "score_then_select");
        d.integer("renormalise", 1, DGPU_ATTR_BOOL);
        d.number("scale", 1);
-       d.random("logits", t, {rows, 128});
        d.random("weights", DGPU_DTYPE_F32, {rows, 8});
        d.integers_port("indices", {rows, 8}, std::vector<int32_t>(static_cast<size_t>(rows) * 8));
-       return size_of(t) * 128 * static_cast<double>(rows);
+       return bind(d, t, {rows, 128}, {"logits"});
      }},
     {"cache_append 8x128", "cache_append",
      [](Description& d, dgpuDtype_t t, int64_t rows) {
        std::vector<int32_t> slots(static_cast<size_t>(rows));
-       for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int32_t>(i);
+       std::iota(slots.begin(), slots.end(), 0);
        d.random("x", t, {rows, 8, 128});
        d.integers_port("slots", {rows}, slots);
        d.random("cache", t, {(rows + 15) / 16, 16, 8, 128});

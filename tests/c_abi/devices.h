@@ -14,7 +14,7 @@ static inline int setup_devices(void** state) {
   return dgpuInit(NULL) == DGPU_STATUS_SUCCESS ? 0 : -1;
 }
 
-static inline dgpuDevice_t cpu_device(uint32_t index) {
+static inline dgpuDevice_t device_of(const char* backend, uint32_t index) {
   uint32_t count = 0;
   OK(dgpuDeviceCount(&count));
   for (uint32_t i = 0; i < count; ++i) {
@@ -22,29 +22,20 @@ static inline dgpuDevice_t cpu_device(uint32_t index) {
     dgpuDeviceInfo info = DGPU_DEVICE_INFO_INIT;
     OK(dgpuDeviceGet(i, &device));
     OK(dgpuDeviceGetInfo(device, &info));
-    if (strcmp(info.backend, "cpu") == 0 && info.backend_ordinal == index) return device;
+    if (strcmp(info.backend, backend) == 0 && info.backend_ordinal == index) return device;
   }
-  print_error("there is no cpu device %u\n", index);
+  print_error("there is no %s device %u\n", backend, index);
   fail();
   return NULL;
 }
+static inline dgpuDevice_t cpu_device(uint32_t index) { return device_of("cpu", index); }
 
 /* Loads the null backend unless it is there. */
 static inline dgpuDevice_t null_device(void) {
-  uint32_t count = 0;
   dgpuBackend_t backend = NULL;
   const dgpuStatus_t loaded = dgpuBackendLoad(need_env("DGPU_TEST_NULL_BACKEND"), &backend);
   assert_true(loaded == DGPU_STATUS_SUCCESS || loaded == DGPU_STATUS_ALREADY_EXISTS);
-  OK(dgpuDeviceCount(&count));
-  for (uint32_t i = 0; i < count; ++i) {
-    dgpuDevice_t device = NULL;
-    dgpuDeviceInfo info = DGPU_DEVICE_INFO_INIT;
-    OK(dgpuDeviceGet(i, &device));
-    OK(dgpuDeviceGetInfo(device, &info));
-    if (strcmp(info.backend, "null") == 0) return device;
-  }
-  fail();
-  return NULL;
+  return device_of("null", 0);
 }
 
 static inline dgpuContext_t context_of(dgpuDevice_t device) {

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -75,5 +76,45 @@ struct Loaded {
   }
   bool initialised = false;
 };
+
+// Submits one step of one sequence.
+inline dgpuStatus_t submit_step(dgpuSession_t session, dgpuStream_t stream, dgpuSequence_t sequence,
+                                std::span<const int32_t> tokens) {
+  const uint32_t offsets[2] = {0, static_cast<uint32_t>(tokens.size())};
+  dgpuStep st = DGPU_STEP_INIT;
+  st.tokens = tokens.data();
+  st.token_count = offsets[1];
+  st.offsets = offsets;
+  st.sequences = &sequence;
+  st.sequence_count = 1;
+  return dgpuSessionStep(session, stream, &st);
+}
+
+// The logits of the last step, which has run then.
+inline std::vector<float> logits_of_last_step(dgpuSession_t session, dgpuStream_t stream) {
+  dgpuTensorDesc d = DGPU_TENSOR_DESC_INIT;
+  dgpuAddr_t at = 0;
+  EXPECT_EQ(dgpuSessionGetLogits(session, &d, &at), 0) << error_text();
+  EXPECT_EQ(d.dtype, static_cast<dgpuDtype_t>(DGPU_DTYPE_F32));
+  std::vector<float> out(static_cast<size_t>(d.shape[0] * d.shape[1]));
+  EXPECT_EQ(dgpuMemCopyToHostAsync(stream, out.data(), at, out.size() * sizeof(float)), 0) << error_text();
+  EXPECT_EQ(dgpuStreamSynchronize(stream, DGPU_TIMEOUT_INFINITE), 0) << error_text();
+  return out;
+}
+
+// The f64 execution of the same program is the truth, for configurations without a published baseline; it is written
+// to `file`.
+inline void expect_f32_meets_f64(const Loaded& l, std::span<const int32_t> tokens, const std::string& file) {
+  dgpuReport_t report = nullptr;
+  OK(dgpuDay0Baseline(l.model, tokens.data(), static_cast<uint32_t>(tokens.size()), file.c_str(), nullptr, &report));
+  dgpuReportDestroy(report);
+  OK(dgpuDay0Compare(l.model, l.context, l.device, DGPU_DTYPE_F32, file.c_str(), &report));
+  uint32_t good = 0;
+  const char* text = nullptr;
+  OK(dgpuReportGetVerdict(report, &good));
+  OK(dgpuReportGetJson(report, &text));
+  EXPECT_EQ(good, 1u) << text;
+  dgpuReportDestroy(report);
+}
 
 }  // namespace dgpu::test

@@ -38,8 +38,6 @@ class Loading : public ::testing::Test {
     return dgpuModelLoad(model_, context_, device_, &o);
   }
   void start(std::vector<float>& logits) {
-    const std::vector<int32_t> tokens = {1, 2, 3, 4, 5};
-    const uint32_t offsets[2] = {0, 5};
     if (!session_) {
       dgpuSessionOptions o = DGPU_SESSION_OPTIONS_INIT;
       o.max_tokens = 16;
@@ -48,13 +46,7 @@ class Loading : public ::testing::Test {
       OK(dgpuSequenceCreate(session_, &sequence_));
     }
     OK(dgpuSequenceTruncate(sequence_, 0));
-    dgpuStep step = DGPU_STEP_INIT;
-    step.tokens = tokens.data();
-    step.token_count = 5;
-    step.offsets = offsets;
-    step.sequences = &sequence_;
-    step.sequence_count = 1;
-    OK(dgpuSessionStep(session_, stream_, &step));
+    OK(submit_step(session_, stream_, sequence_, std::vector<int32_t>{1, 2, 3, 4, 5}));
     dgpuTensorDesc d = DGPU_TENSOR_DESC_INIT;
     dgpuAddr_t at = 0;
     OK(dgpuSessionGetLogits(session_, &d, &at));

@@ -62,14 +62,7 @@ class Rig {
   }
   Outcome step(dgpuSequence_t sequence, size_t from, size_t to) { return step(sequence, from, to, stream); }
   Outcome step(dgpuSequence_t sequence, size_t from, size_t to, dgpuStream_t on) {
-    const uint32_t offsets[2] = {0, static_cast<uint32_t>(to - from)};
-    dgpuStep st = DGPU_STEP_INIT;
-    st.tokens = tokens_.data() + from;
-    st.token_count = offsets[1];
-    st.offsets = offsets;
-    st.sequences = &sequence;
-    st.sequence_count = 1;
-    return told(dgpuSessionStep(session, on, &st));
+    return told(submit_step(session, on, sequence, {tokens_.data() + from, to - from}));
   }
   // Of the last step; empty with `out` set where that failed.
   std::vector<float> logits(Outcome& out, dgpuStream_t on = nullptr) {

@@ -58,13 +58,7 @@ class Steps {
     st.sequences = who.data();
     st.sequence_count = static_cast<uint32_t>(who.size());
     EXPECT_EQ(dgpuSessionStep(session, l_.stream, &st), 0) << error_text();
-    dgpuTensorDesc d = DGPU_TENSOR_DESC_INIT;
-    dgpuAddr_t at = 0;
-    EXPECT_EQ(dgpuSessionGetLogits(session, &d, &at), 0) << error_text();
-    Logits out(static_cast<size_t>(d.shape[0] * d.shape[1]));
-    EXPECT_EQ(dgpuMemCopyToHostAsync(l_.stream, out.data(), at, out.size() * 4), 0);
-    EXPECT_EQ(dgpuStreamSynchronize(l_.stream, DGPU_TIMEOUT_INFINITE), 0) << error_text();
-    return out;
+    return logits_of_last_step(session, l_.stream);
   }
   // Steps of at most `chunk` tokens; logits of all of them, one after the other.
   Logits feed(dgpuSequence_t s, const std::vector<int32_t>& tokens, size_t chunk) {
@@ -283,7 +277,7 @@ TEST_F(Rings, DescribeWhatIsAllocated) {
   EXPECT_EQ(whole[0]["allocated_bytes"].get<uint64_t>(), whole[0]["bytes_per_token"].get<uint64_t>() * kTokens);
 }
 
-// ---- Configurations without a published baseline: the f64 execution of the same program is the truth --------------
+// ---- Configurations without a published baseline ------------------------------------------------------------------
 
 class RingConfigs : public ::testing::Test {
  protected:
@@ -306,20 +300,7 @@ class RingConfigs : public ::testing::Test {
     tokens_.resize(std::min<size_t>(tokens_.size(), 60));
     l_.open(dir_.string());
   }
-  void meets_f64() {
-    const auto file = (dir_ / "baseline").string();
-    dgpuReport_t report = nullptr;
-    OK(dgpuDay0Baseline(l_.model, tokens_.data(), static_cast<uint32_t>(tokens_.size()), file.c_str(), nullptr,
-                        &report));
-    dgpuReportDestroy(report);
-    OK(dgpuDay0Compare(l_.model, l_.context, l_.device, DGPU_DTYPE_F32, file.c_str(), &report));
-    uint32_t good = 0;
-    const char* text = nullptr;
-    OK(dgpuReportGetVerdict(report, &good));
-    OK(dgpuReportGetJson(report, &text));
-    EXPECT_EQ(good, 1u) << text;
-    dgpuReportDestroy(report);
-  }
+  void meets_f64() { expect_f32_meets_f64(l_, tokens_, (dir_ / "baseline").string()); }
   fs::path dir_;
   Loaded l_;
   std::vector<int32_t> tokens_;

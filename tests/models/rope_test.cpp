@@ -59,23 +59,12 @@ class Rope : public ::testing::TestWithParam<const char*> {
     EXPECT_EQ(dgpuSessionCreate(l.model, &o, &session), 0) << error_text();
     dgpuSequence_t s = nullptr;
     EXPECT_EQ(dgpuSequenceCreate(session, &s), 0);
-    const size_t count = o.max_tokens - 1;
-    for (size_t at = 0; at < count; at += chunk) {
-      const uint32_t offsets[2] = {0, static_cast<uint32_t>(std::min(chunk, count - at))};
-      dgpuStep st = DGPU_STEP_INIT;
-      st.tokens = tokens_.data() + at;
-      st.token_count = offsets[1];
-      st.offsets = offsets;
-      st.sequences = &s;
-      st.sequence_count = 1;
-      EXPECT_EQ(dgpuSessionStep(session, l.stream, &st), 0) << error_text();
+    const auto prompt = std::span(tokens_).first(o.max_tokens - 1);
+    for (size_t at = 0; at < prompt.size(); at += chunk) {
+      const auto part = prompt.subspan(at, std::min(chunk, prompt.size() - at));
+      EXPECT_EQ(submit_step(session, l.stream, s, part), 0) << error_text();
     }
-    dgpuTensorDesc d = DGPU_TENSOR_DESC_INIT;
-    dgpuAddr_t at = 0;
-    EXPECT_EQ(dgpuSessionGetLogits(session, &d, &at), 0) << error_text();
-    std::vector<float> out(static_cast<size_t>(d.shape[0] * d.shape[1]));
-    EXPECT_EQ(dgpuMemCopyToHostAsync(l.stream, out.data(), at, out.size() * 4), 0);
-    EXPECT_EQ(dgpuStreamSynchronize(l.stream, DGPU_TIMEOUT_INFINITE), 0) << error_text();
+    auto out = logits_of_last_step(session, l.stream);
     dgpuSequenceDestroy(s);
     dgpuSessionDestroy(session);
     return out;
@@ -88,18 +77,7 @@ class Rope : public ::testing::TestWithParam<const char*> {
 TEST_P(Rope, MeetsTheF64Execution) {
   Loaded l;
   l.open(dir_.string());
-  const auto file = (dir_ / "baseline").string();
-  const uint32_t count = 60;
-  dgpuReport_t report = nullptr;
-  OK(dgpuDay0Baseline(l.model, tokens_.data(), count, file.c_str(), nullptr, &report));
-  dgpuReportDestroy(report);
-  OK(dgpuDay0Compare(l.model, l.context, l.device, DGPU_DTYPE_F32, file.c_str(), &report));
-  uint32_t good = 0;
-  const char* text = nullptr;
-  OK(dgpuReportGetVerdict(report, &good));
-  OK(dgpuReportGetJson(report, &text));
-  EXPECT_EQ(good, 1u) << text;
-  dgpuReportDestroy(report);
+  expect_f32_meets_f64(l, std::span(tokens_).first(60), (dir_ / "baseline").string());
 }
 
 TEST_P(Rope, ChunksAgreeWithOneStep) {

@@ -26,26 +26,10 @@ class Sequences : public ::testing::Test {
     }
   }
   dgpuStatus_t step(dgpuSequence_t s, size_t from, size_t to) {
-    const uint32_t offsets[2] = {0, static_cast<uint32_t>(to - from)};
-    dgpuStep st = DGPU_STEP_INIT;
-    st.tokens = tokens_.data() + from;
-    st.token_count = offsets[1];
-    st.offsets = offsets;
-    st.sequences = &s;
-    st.sequence_count = 1;
-    return dgpuSessionStep(session_, l_.stream, &st);
+    return submit_step(session_, l_.stream, s, {tokens_.data() + from, to - from});
   }
   // Logits of the last token of the last step.
-  std::vector<float> logits() {
-    dgpuTensorDesc d = DGPU_TENSOR_DESC_INIT;
-    dgpuAddr_t at = 0;
-    EXPECT_EQ(dgpuSessionGetLogits(session_, &d, &at), 0) << error_text();
-    EXPECT_EQ(d.dtype, static_cast<dgpuDtype_t>(DGPU_DTYPE_F32));
-    std::vector<float> out(static_cast<size_t>(d.shape[0] * d.shape[1]));
-    EXPECT_EQ(dgpuMemCopyToHostAsync(l_.stream, out.data(), at, out.size() * 4), 0);
-    EXPECT_EQ(dgpuStreamSynchronize(l_.stream, DGPU_TIMEOUT_INFINITE), 0) << error_text();
-    return out;
-  }
+  std::vector<float> logits() { return logits_of_last_step(session_, l_.stream); }
   uint64_t length(dgpuSequence_t s) {
     uint64_t n = 99;
     EXPECT_EQ(dgpuSequenceGetLength(s, &n), 0);

@@ -9,12 +9,5 @@ static dgpuStatus_t hang(const dgpuBackendServices* given, void** out_backend) {
 }
 
 dgpuStatus_t dgpuBackendQuery(uint32_t core_major, uint32_t core_minor, const dgpuBackendTable** out_table) {
-  static dgpuBackendTable changed;
-  const dgpuBackendTable* original = NULL;
-  const dgpuStatus_t status = null_query(core_major, core_minor, &original);
-  if (status != DGPU_STATUS_SUCCESS) return status;
-  changed = *original;
-  changed.initialize = hang;
-  *out_table = &changed;
-  return DGPU_STATUS_SUCCESS;
+  return null_query_with(hang, core_major, core_minor, out_table);
 }

@@ -8,4 +8,18 @@
 
 DGPU_API dgpuStatus_t dgpuBackendQuery(uint32_t core_major, uint32_t core_minor, const dgpuBackendTable** out_table);
 
+/* Its answer to a query for a plugin that starts in a way of its own. */
+static inline dgpuStatus_t null_query_with(dgpuStatus_t (*start)(const dgpuBackendServices*, void**),
+                                           uint32_t core_major, uint32_t core_minor,
+                                           const dgpuBackendTable** out_table) {
+  static dgpuBackendTable changed;
+  const dgpuBackendTable* original = NULL;
+  const dgpuStatus_t status = null_query(core_major, core_minor, &original);
+  if (status != DGPU_STATUS_SUCCESS) return status;
+  changed = *original;
+  changed.initialize = start;
+  *out_table = &changed;
+  return DGPU_STATUS_SUCCESS;
+}
+
 #endif /* DGPU_TESTS_NULL_BASE_H */
