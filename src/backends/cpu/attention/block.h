@@ -3,6 +3,8 @@
 // Keys are summed split by split (fixed ranges of key indices), each from a fresh state, and the splits are merged in
 // order. Whether the splits of a block run in one chunk or in several therefore does not change a bit of the result.
 #pragma once
+#include <algorithm>
+
 #include "backends/cpu/attention/keys.h"
 
 namespace dgpu::cpu::attention {
@@ -20,6 +22,24 @@ struct BlockJob {
   int64_t index = 0;
   float* partial = nullptr;  // row ((t - first token) * heads + head) of this split, dv + 2 floats each
   int64_t first_token = 0;   // of the sequence
+
+  // Calls f(first key, end) for each split of visible keys [lo, hi) of source `src` that belongs to the job, in order.
+  template <class F>
+  dgpuStatus_t for_each_split(int src, int64_t lo, int64_t hi, F f) const {
+    const int64_t size = split[src];
+    int64_t split0 = lo / size, split1 = (hi + size - 1) / size;
+    if (source >= 0) {
+      split0 = std::max(split0, index);
+      split1 = std::min(split1, index + 1);
+    }
+    for (int64_t i = split0; i < split1; ++i) {
+      const int64_t i0 = std::max(lo, i * size), i1 = std::min(hi, (i + 1) * size);
+      if (i0 >= i1) continue;
+      const dgpuStatus_t status = f(i0, i1);
+      if (status < 0) return status;
+    }
+    return DGPU_STATUS_SUCCESS;
+  }
 };
 
 dgpuStatus_t run_wide(const Problem& problem, const Kernels& kernels, const Args& args, const BlockJob& job);

@@ -6,57 +6,14 @@
 namespace dgpu::cpu::attention {
 namespace {
 
-bool float_type(dgpuDtype_t dtype, gemm::Type* type) {
-  if (dtype == DGPU_DTYPE_F32) *type = gemm::Type::f32;
-  if (dtype == DGPU_DTYPE_BF16) *type = gemm::Type::bf16;
-  if (dtype == DGPU_DTYPE_F16) *type = gemm::Type::f16;
-  return dtype == DGPU_DTYPE_F32 || dtype == DGPU_DTYPE_BF16 || dtype == DGPU_DTYPE_F16;
-}
-
-class Reader {
- public:
-  Reader(const kit::OpView& op, std::string* reason) : op_(op), reason_(reason) {}
-  bool ok() const { return ok_; }
-  void refuse(std::string text) {
-    if (ok_) *reason_ = std::move(text);
-    ok_ = false;
-  }
-  Port floats(const std::string& name, bool required) {
-    Port p = port(name, required);
-    if (p && !float_type(p.desc.dtype, &p.type)) refuse(name + ": only f32, bf16 and f16");
-    return p;
-  }
-  Port typed(const std::string& name, dgpuDtype_t dtype, bool required) {
-    Port p = port(name, required);
-    if (p && p.desc.dtype != dtype) refuse(name + ": element type not supported");
-    return p;
-  }
-
- private:
-  Port port(const std::string& name, bool required) {
-    Port p;
-    p.index = op_.port(name);
-    if (p) {
-      p.desc = *op_.desc(name);
-      if (p.desc.layout != 0) refuse(name + ": only strided tensors");
-    } else if (required) {
-      refuse(name + " is not bound");
-    }
-    return p;
-  }
-  const kit::OpView& op_;
-  std::string* reason_;
-  bool ok_ = true;
-};
-
-void read_source(Reader& r, int i, SourceSpec* s) {
+void read_source(PortReader& r, int i, SourceSpec* s) {
   const std::string n = std::to_string(i);
   s->k = r.floats("k" + n, true);
   s->v = r.floats("v" + n, true);
   s->table = r.typed("table" + n, DGPU_DTYPE_I32, true);
   s->lengths = r.typed("lengths" + n, DGPU_DTYPE_I32, true);
-  s->k_positions = r.typed("k_positions" + n, DGPU_DTYPE_I32, false);
-  s->pick = r.typed("pick" + n, DGPU_DTYPE_I32, false);
+  s->k_positions = r.typed("k_positions" + n, DGPU_DTYPE_I32);
+  s->pick = r.typed("pick" + n, DGPU_DTYPE_I32);
 }
 
 int64_t floor_div(int64_t a, int64_t b) {
@@ -67,7 +24,7 @@ int64_t floor_div(int64_t a, int64_t b) {
 }  // namespace
 
 bool parse(const kit::OpView& op, Problem* p, std::string* reason) {
-  Reader r(op, reason);
+  PortReader r(op, reason);
   p->source_count = static_cast<int>(op.i("sources", 1));
   if (p->source_count < 1 || p->source_count > kMaxSources) {
     *reason = "sources: 1 to " + std::to_string(kMaxSources);
@@ -75,11 +32,11 @@ bool parse(const kit::OpView& op, Problem* p, std::string* reason) {
   }
   p->q = r.floats("q", true);
   p->out = r.floats("out", true);
-  p->sinks = r.floats("sinks", false);
-  p->bias = r.floats("bias", false);
+  p->sinks = r.floats("sinks");
+  p->bias = r.floats("bias");
   p->offsets = r.typed("offsets", DGPU_DTYPE_I32, true);
   p->positions = r.typed("positions", DGPU_DTYPE_I32, true);
-  p->lse = r.typed("lse", DGPU_DTYPE_F32, false);
+  p->lse = r.typed("lse", DGPU_DTYPE_F32);
   const auto window = op.ints("window"), chunk = op.ints("chunk"), every = op.ints("every"), ring = op.ints("ring");
   const auto entry = [](const std::vector<int64_t>& list, int i) {
     return static_cast<size_t>(i) < list.size() ? std::max<int64_t>(list[static_cast<size_t>(i)], 0) : 0;

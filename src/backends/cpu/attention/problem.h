@@ -6,28 +6,11 @@
 #include <string>
 
 #include "backends/cpu/attention/kernels.h"
-#include "backends/cpu/kernel.h"
+#include "backends/cpu/ports.h"
 
 namespace dgpu::cpu::attention {
 
 constexpr int kMaxSources = 16;
-
-// A port: its index in Args::ports (-1: not bound) and its description.
-struct Port {
-  int index = -1;
-  gemm::Type type = gemm::Type::f32;
-  dgpuTensorDesc desc = DGPU_TENSOR_DESC_INIT;
-  explicit operator bool() const { return index >= 0; }
-  int64_t stride(uint32_t i) const { return desc.strides[i]; }
-  int64_t max_extent(uint32_t i) const { return desc.shape[i]; }
-  int64_t extent(uint32_t i, const Args& args) const { return kit::extent(desc, i, args.symbols); }
-  template <class T>
-  T* data(const Args& args) const {
-    return static_cast<T*>(args.ports[index]);
-  }
-  // Address of an element of a float port.
-  const void* at(const Args& args, int64_t elements) const { return gemm::at(data<const void>(args), type, elements); }
-};
 
 struct SourceSpec {
   Port k, v, table, lengths, k_positions, pick;

@@ -253,19 +253,8 @@ dgpuStatus_t Wide::run_source(int source) {
   } else if (!use_pairs_) {
     pack_queries(false, queries_);
   }
-  const int64_t size = job_.split[source];
-  int64_t split0 = range.lo / size, split1 = (range.hi + size - 1) / size;
-  if (job_.source >= 0) {
-    split0 = std::max(split0, job_.index);
-    split1 = std::min(split1, job_.index + 1);
-  }
-  for (int64_t i = split0; i < split1; ++i) {
-    const int64_t i0 = std::max(range.lo, i * size), i1 = std::min(range.hi, (i + 1) * size);
-    if (i0 >= i1) continue;
-    const auto result = run_split(s, range, i0, i1);
-    if (result < 0) return result;
-  }
-  return DGPU_STATUS_SUCCESS;
+  return job_.for_each_split(source, range.lo, range.hi,
+                             [&](int64_t i0, int64_t i1) { return run_split(s, range, i0, i1); });
 }
 
 void Wide::write_partial(const State& s) {

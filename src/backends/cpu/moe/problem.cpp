@@ -6,55 +6,6 @@
 namespace dgpu::cpu::moe {
 namespace {
 
-class Reader {
- public:
-  Reader(const kit::OpView& op, std::string* reason) : op_(op), reason_(reason) {}
-  bool ok() const { return ok_; }
-  void refuse(std::string text) {
-    if (ok_) *reason_ = std::move(text);
-    ok_ = false;
-  }
-  Port floats(const char* name, bool required = false) {
-    Port p = port(name, required);
-    if (!p) return p;
-    switch (p.desc.dtype) {
-      case DGPU_DTYPE_F32:
-        p.type = gemm::Type::f32;
-        break;
-      case DGPU_DTYPE_BF16:
-        p.type = gemm::Type::bf16;
-        break;
-      case DGPU_DTYPE_F16:
-        p.type = gemm::Type::f16;
-        break;
-      default:
-        refuse(std::string(name) + ": only f32, bf16 and f16");
-    }
-    return p;
-  }
-  Port typed(const char* name, dgpuDtype_t dtype, bool required = false) {
-    Port p = port(name, required);
-    if (p && p.desc.dtype != dtype) refuse(std::string(name) + ": element type not supported");
-    return p;
-  }
-
- private:
-  Port port(const char* name, bool required) {
-    Port p;
-    p.index = op_.port(name);
-    if (p) {
-      p.desc = *op_.desc(name);
-      if (p.desc.layout != 0) refuse(std::string(name) + ": only strided tensors");
-    } else if (required) {
-      refuse(std::string(name) + " is not bound");
-    }
-    return p;
-  }
-  const kit::OpView& op_;
-  std::string* reason_;
-  bool ok_ = true;
-};
-
 std::optional<vec::Activation> activation(std::string_view name) {
   using A = vec::Activation;
   constexpr std::pair<std::string_view, A> kNames[] = {{"silu", A::silu},           {"gelu_erf", A::gelu_erf},
@@ -69,7 +20,7 @@ std::optional<vec::Activation> activation(std::string_view name) {
 }  // namespace
 
 bool parse(const kit::OpView& op, Problem* p, std::string* reason) {
-  Reader r(op, reason);
+  PortReader r(op, reason);
   p->x = r.floats("x", true);
   p->indices = r.typed("indices", DGPU_DTYPE_I32, true);
   p->weights = r.typed("weights", DGPU_DTYPE_F32, true);

@@ -2,26 +2,10 @@
 #pragma once
 #include <string>
 
-#include "backends/cpu/gemm/tile.h"
-#include "backends/cpu/kernel.h"
+#include "backends/cpu/ports.h"
 #include "backends/cpu/vec.h"
 
 namespace dgpu::cpu::moe {
-
-// A port: its index in Args::ports (-1: not bound) and its description.
-struct Port {
-  int index = -1;
-  gemm::Type type = gemm::Type::f32;
-  dgpuTensorDesc desc = DGPU_TENSOR_DESC_INIT;
-  explicit operator bool() const { return index >= 0; }
-  int64_t stride(uint32_t i) const { return desc.strides[i]; }
-  int64_t extent(uint32_t i, const Args& args) const { return kit::extent(desc, i, args.symbols); }
-  template <class T>
-  T* data(const Args& args) const {
-    return static_cast<T*>(args.ports[index]);
-  }
-  const void* at(const Args& args, int64_t elements) const { return gemm::at(data<const void>(args), type, elements); }
-};
 
 // How gate and up come out of the weights.
 enum class Form { up, gate_and_up, contiguous, interleaved };
