@@ -1,8 +1,6 @@
-// Text and JSON of a program. Both are stable: the same program gives the same bytes.
+// Text of a program. It is stable: the same program gives the same bytes.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-
-#include <nlohmann/json.hpp>
 
 #include "graph/program.h"
 
@@ -112,90 +110,6 @@ std::string to_text(const Program& p) {
   for (const SkippedTensor& s : p.skipped) out += fmt::format("skip {}: {}\n", s.pattern, s.reason);
   if (p.logits != kNone) out += fmt::format("logits %{}\n", p.values[p.logits].name);
   return out;
-}
-
-// ---- JSON ----------------------------------------------------------------------------------------------------------
-
-namespace {
-using nlohmann::ordered_json;
-
-ordered_json shape_json(const Program& p, const Shape& shape) {
-  ordered_json out = ordered_json::array();
-  for (const Dim& d : shape) {
-    if (d.symbol)
-      out.push_back(p.symbols[d.symbol - 1].name);
-    else
-      out.push_back(d.value);
-  }
-  return out;
-}
-
-ordered_json value_json(const Program& p, const Value& v) {
-  static const char* const origins[] = {"input", "weight", "state", "constant", "node", "view"};
-  ordered_json j = {{"name", v.name},
-                    {"origin", origins[static_cast<int>(v.origin)]},
-                    {"type", type_text(v)},
-                    {"shape", shape_json(p, v.shape)}};
-  if (!v.is_view()) return j;
-  j["base"] = p.values[v.base].name;
-  if (v.effect != kNone)
-    j["after"] = p.nodes[v.effect].name;
-  else
-    j["offset"] = v.offset, j["strides"] = v.strides;
-  return j;
-}
-
-ordered_json node_json(const Program& p, const Node& n) {
-  ordered_json attrs = ordered_json::object(), in = ordered_json::object(), out = ordered_json::object();
-  for (const auto& [name, value] : n.attrs) std::visit([&, key = name](const auto& v) { attrs[key] = v; }, value);
-  for (const Binding& b : n.inputs) in[b.port] = p.values[b.value].name;
-  for (const Binding& b : n.outputs) out[b.port] = p.values[b.value].name;
-  return {{"op", n.op},          {"name", n.name}, {"extern", n.is_extern}, {"once", n.once},
-          {"attributes", attrs}, {"inputs", in},   {"outputs", out}};
-}
-
-ordered_json weight_json(const Program& p, const Weight& w) {
-  ordered_json blocks = ordered_json::array();
-  for (const Block& b : w.blocks)
-    blocks.push_back({{"tensor", p.tensors[b.tensor].name},
-                      {"shape", b.shape},
-                      {"src_offset", b.src_offset},
-                      {"src_strides", b.src_strides},
-                      {"dst_offset", b.dst_offset},
-                      {"dst_strides", b.dst_strides}});
-  return {{"name", w.name}, {"shape", w.shape}, {"tp", w.tp}, {"blocks", blocks}};
-}
-
-}  // namespace
-
-std::string to_json(const Program& p) {
-  ordered_json j = {{"schema", "dgpu.program/1"},
-                    {"family", p.family},
-                    {"scope", p.scope},
-                    {"layers", p.layers},
-                    {"hidden", p.hidden},
-                    {"vocab", p.vocab},
-                    {"max_positions", p.max_positions}};
-  for (const char* key : {"symbols", "values", "inputs", "caches", "states", "tensors", "weights", "nodes", "taps"})
-    j[key] = ordered_json::array();
-  for (const Symbol& s : p.symbols) j["symbols"].push_back(s.name);
-  for (const Value& v : p.values) j["values"].push_back(value_json(p, v));
-  for (const Input& i : p.inputs) j["inputs"].push_back({{"kind", name_of(i.kind)}, {"value", p.values[i.value].name}});
-  for (const Cache& c : p.caches) j["caches"].push_back({{"name", c.name}, {"cap", c.cap}, {"every", c.every}});
-  for (const State& s : p.states)
-    j["states"].push_back({{"name", s.name},
-                           {"kind", s.kind},
-                           {"owner", s.owner},
-                           {"entry", s.entry},
-                           {"paged", s.cache != kNone},
-                           {"rewinds", s.rewinds},
-                           {"value", p.values[s.value].name}});
-  for (const Tensor& t : p.tensors) j["tensors"].push_back({{"name", t.name}, {"shape", t.shape}});
-  for (const Weight& w : p.weights) j["weights"].push_back(weight_json(p, w));
-  for (const Node& n : p.nodes) j["nodes"].push_back(node_json(p, n));
-  for (const Tap& t : p.taps) j["taps"].push_back({{"name", t.name}, {"value", p.values[t.value].name}});
-  j["logits"] = p.logits == kNone ? ordered_json() : ordered_json(p.values[p.logits].name);
-  return j.dump(1);
 }
 
 }  // namespace dgpu::graph

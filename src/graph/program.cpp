@@ -40,13 +40,6 @@ int64_t element_count(const std::vector<int64_t>& shape) {
   return n;
 }
 
-bool is_whole(const Weight& weight, const std::vector<Tensor>& tensors) {
-  if (weight.blocks.size() != 1) return false;
-  const Block& b = weight.blocks[0];
-  if (b.src_offset != 0 || b.dst_offset != 0 || b.src_strides != b.dst_strides) return false;
-  return element_count(b.shape) == element_count(tensors[b.tensor].shape);
-}
-
 static Id find_binding(const std::vector<Binding>& bindings, std::string_view port) {
   for (const Binding& b : bindings)
     if (b.port == port) return b.value;

@@ -109,8 +109,8 @@ struct Cache {
   std::string name;   // "tokens", "window.4096"
   int64_t cap = 0;    // entries older than the last `cap` positions are never visible (window); 0: no limit
   int64_t every = 1;  // one entry per `every` tokens
-  // Entry j lies at place j mod (N S) of its sequence and may overwrite an older one. The ring must hold the tokens of a
-  // step and what the first of them sees: at least cap - 1 + tokens of one step.
+  // Entry j lies at place j mod (N S) of its sequence and may overwrite an older one. The ring must hold the tokens of
+  // a step and what the first of them sees: at least cap - 1 + tokens of one step.
   bool ring() const { return cap > 0 && every == 1; }
 };
 
@@ -156,8 +156,6 @@ struct Weight {
   std::string tp;  // sharding hint: "", "col", "row", "vocab", "expert", "head"
   Id value = kNone;
 };
-// True if the weight is one whole checkpoint tensor in its own order (may be used where it lies).
-bool is_whole(const Weight& weight, const std::vector<Tensor>& tensors);
 
 struct Constant {
   std::string name;
@@ -228,8 +226,8 @@ struct Program {
   Id root(Id id) const { return values[id].is_view() ? values[id].base : id; }  // the value that owns the memory
   // The node that must run before the value can be read, or kNone.
   Id producer(Id id) const;
-  // Up to this many tokens of a sequence the values of its tokens do not depend on how many follow. INT64_MAX unless rope
-  // frequencies change with the length (type dynamic).
+  // Up to this many tokens of a sequence the values of its tokens do not depend on how many follow. INT64_MAX unless
+  // rope frequencies change with the length (type dynamic).
   int64_t length_independent() const;
   Id find_input(InputKind kind, Id cache = kNone) const;  // value, or kNone if the program does not use it
   const Tensor* find_tensor(std::string_view name) const;
@@ -263,6 +261,5 @@ std::vector<Id> last_uses(const Program& program);
 Status verify(const Program& program);
 
 std::string to_text(const Program& program);  // one line per item, stable
-std::string to_json(const Program& program);
 
 }  // namespace dgpu::graph

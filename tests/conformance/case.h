@@ -48,7 +48,6 @@ struct Case {
   // Instead of comparing elements: true if the outputs are acceptable.
   std::function<bool(const Run& run, std::string& why)> judge;
   std::string alias_out, alias_in;  // the same memory
-  bool alias_ok = true;
 
   Case& attr(std::string name, Attr value) {
     attrs.emplace_back(std::move(name), std::move(value));
