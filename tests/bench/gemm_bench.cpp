@@ -1,11 +1,13 @@
 // Matrix products against oneDNN in the same run: bias and GELU fused, two threads, medians of interleaved samples.
-// Usage: OMP_NUM_THREADS=2 OMP_PROC_BIND=true gemm_bench [all|f32|bf16|decode] [gelu_tanh|gelu_erf]; the settings are
-// for oneDNN. Our threads are pinned, too: on a busy machine both may otherwise land on one core.
+// Usage: gemm_bench [all|f32|bf16|decode] [gelu_tanh|gelu_erf]. The threads of both sides are pinned: on a busy machine
+// they may otherwise land on one core.
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -237,6 +239,13 @@ void decode(ChunkRunner& runner, const Machine& machine) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (!std::getenv("OMP_PROC_BIND")) {  // oneDNN's OpenMP reads its settings before main
+    setenv("OMP_PROC_BIND", "true", 1);
+    setenv("OMP_NUM_THREADS", std::to_string(kThreads).c_str(), 1);
+    execv("/proc/self/exe", argv);
+    std::perror("gemm_bench: cannot start itself again with OMP_PROC_BIND=true");
+    return 1;
+  }
   const std::string what = argc > 1 ? argv[1] : "all";
   const Activation act = argc > 2 && std::string(argv[2]) == "gelu_erf" ? Activation::gelu_erf : Activation::gelu_tanh;
   Machine machine;

@@ -58,7 +58,7 @@ Link read_link(dgpuDevice_t from, uint32_t to) {
 
 bool by_index(const std::string& selector) {
   return selector.rfind("index:", 0) == 0 ||
-         (!selector.empty() && std::all_of(selector.begin(), selector.end(), isdigit));
+         (!selector.empty() && selector.find_first_not_of("0123456789") == std::string::npos);
 }
 
 bool matches(const Device& d, const std::string& selector) {
