@@ -185,10 +185,11 @@ typedef struct dgpuBackendQueueGroup {
                          dgpuBackendQueue **out_queue);
   /* The queue is empty. */
   void (*destroy)(dgpuBackendQueue *queue);
-  /* Takes commands in order; they run one after the other. Must not block and must not allocate. Calls on one queue do
-   * not overlap. Takes all of them: a stream holds up to 65536, to be chained through dgpuBackendCommand.backend where
-   * the device's own ring is shorter. Any status but SUCCESS refuses them all, and the stream fails with it. After a command failed the queue retires all it holds with CANCELLED, without running them, until
-   * reset; the core submits nothing in between. */
+  /* Takes commands in order; they run one after the other. Must not block and must not allocate. Calls on one queue
+   * do not overlap. Takes all of them: a stream holds up to 65536, to be chained through dgpuBackendCommand.backend
+   * where the device's own ring is shorter. Any status but SUCCESS refuses them all, and the stream fails with it.
+   * After a command failed the queue retires all it holds with CANCELLED, without running them, until reset; the
+   * core submits nothing in between. */
   dgpuStatus_t (*submit)(dgpuBackendQueue *queue, dgpuBackendCommand *const *commands, uint32_t count);
   /* Makes a failed, empty queue usable again. */
   void (*reset)(dgpuBackendQueue *queue);

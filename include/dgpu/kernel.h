@@ -34,7 +34,8 @@ enum {
  *   ptr                 a pointer; a device address is given at launch
  * Example: void saxpy(uint64_t i, float a, const float *x, float *y) has the signature "gx,f32,ptr,ptr".
  * The function is called once per grid point through libffi, on library threads, several points at once unless
- * DGPU_KERNEL_MAY_BLOCK. It must return; blocking functions of the library answer NOT_PERMITTED in it. At most 24 parameters.
+ * DGPU_KERNEL_MAY_BLOCK. It must return; blocking functions of the library answer NOT_PERMITTED in it. At most 24
+ * parameters.
  * `user`, if the signature starts with "user", is passed as a void* first parameter.
  * The function's code must stay loaded until the kernel is destroyed and its launches have retired. */
 DGPU_API dgpuStatus_t dgpuKernelCreate(dgpuContext_t context, const char *name, dgpuKernelFunction function,

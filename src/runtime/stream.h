@@ -8,9 +8,8 @@
 //
 // Most reports need no pump: a thread that reports success moves the timeline itself and adds to `progress_`, a word of
 // its own, as its last access. The slots are taken back later, many at once, by a submitter or a thread that waited.
-// Where the order of core and backend matters (waits, signals, callbacks, time stamps, failures, ends) the pump
-// attends: a bit in that word sends the reports to it. So does a stream without an owner, which goes when the last
-// report is in.
+// Where the order of core and backend matters (signals, callbacks, time stamps, failures, ends) the pump attends: a bit
+// in that word sends the reports to it. So does a stream without an owner, which goes when the last report is in.
 #pragma once
 #include <atomic>
 #include <condition_variable>
