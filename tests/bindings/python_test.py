@@ -236,6 +236,7 @@ class Streams(Base):
         first = dgpu.Kernel(self.context, lambda i: (gate.wait(30), order.append(1)), "gx")
         second = dgpu.Kernel(self.context, lambda i: order.append(2), "gx")
         start.record(self.stream)
+        self.stream.synchronize(30)  # it has its time now; on a busy machine it might get it late
         first.launch(self.stream, 1)
         end.record(self.stream)
         end.wait(other)
@@ -440,8 +441,17 @@ class Process(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_exit_with_python_kernels_under_way_is_clean(self):
-        done = self.run_python("import dgpu, time\nd = dgpu.devices()[0]\nc = dgpu.Context([d])\ns = c.stream(d)\n"
-                               "k = dgpu.Kernel(c, lambda i: time.sleep(0.01), 'gx')\nk.launch(s, 100)\nk.launch(s, 100)\n")
+        for _ in range(8):  # where the kernel stands when the interpreter goes is not always the same
+            done = self.run_python("import dgpu, time\nd = dgpu.devices()[0]\nc = dgpu.Context([d])\ns = c.stream(d)\n"
+                                   "k = dgpu.Kernel(c, lambda i: time.sleep(0.001), 'gx')\nk.launch(s, 1000)\n"
+                                   "k.launch(s, 1000)\n")
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_exit_does_not_wait_for_a_kernel_that_never_returns(self):
+        done = self.run_python("import dgpu, threading\nd = dgpu.devices()[0]\nc = dgpu.Context([d])\ns = c.stream(d)\n"
+                               "inside = threading.Event()\n"
+                               "k = dgpu.Kernel(c, lambda i: (inside.set(), threading.Event().wait()), 'gx')\n"
+                               "k.launch(s, 2)\ninside.wait()\n")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_use_after_shutdown_raises(self):

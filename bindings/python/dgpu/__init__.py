@@ -11,6 +11,7 @@ Every call releases the GIL. Failures raise `Error`, or the subclass of the stat
 `with` block does so, too. Sizes are bytes, times are seconds, shapes are elements.
 """
 
+import atexit
 import ctypes
 import json
 import operator
@@ -469,12 +470,47 @@ _PARAMS = {"gx": ctypes.c_uint64, "gy": ctypes.c_uint64, "gz": ctypes.c_uint64, 
 _kept = []  # callbacks of kernels: their code must outlive every launch, which only the process's end proves
 
 
+class _Exit:
+    """Ends the library before the interpreter, into which no thread may call when it is gone. Grid points that have not
+    begun return at once; one that never returns holds the exit up for five seconds. The thread waits from the first
+    callback on, as none can be started at exit."""
+
+    def __init__(self):
+        self.begun = False
+        self._event = threading.Event()
+        self._thread = None
+        self._lock = threading.Lock()
+
+    def arm(self):
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="dgpu-exit", daemon=True)
+                self._thread.start()
+                atexit.register(self._finish)
+
+    def _run(self):
+        self._event.wait()
+        try:
+            _n.shutdown()
+        except Error:  # it was shut down already
+            pass
+
+    def _finish(self):
+        self.begun = True
+        self._event.set()
+        self._thread.join(5)
+
+
+_exit = _Exit()
+
+
 class Kernel(_Closable):
     """A Python callable, or the address of a C function, launched over a grid.
 
     `signature` lists the parameters in order: gx gy gz (the grid point), i32 u32 i64 u64 f32 f64, ptr (a device address
     at launch, the host pointer as an integer in the function). A Python callable runs on a thread of the library, one
-    grid point after the other; an exception in it is printed and does not fail the command.
+    grid point after the other; an exception in it is printed and does not fail the command. At the interpreter's exit
+    the library is shut down when the grid point that runs has returned (after five seconds at most); the rest is left.
     """
 
     def __init__(self, context, function, signature, name=None):
@@ -483,7 +519,9 @@ class Kernel(_Closable):
             unknown = [p for p in params if p not in _PARAMS]
             if unknown:
                 raise ValueError(f"unknown parameter types {unknown} in signature {signature!r}")
-            self._callback = ctypes.CFUNCTYPE(None, *[_PARAMS[p] for p in params])(function)
+            _exit.arm()
+            self._callback = ctypes.CFUNCTYPE(None, *[_PARAMS[p] for p in params])(
+                lambda *args: None if _exit.begun else function(*args))
             _kept.append(self._callback)
             address, blocking = ctypes.cast(self._callback, ctypes.c_void_p).value, True
         else:
