@@ -196,7 +196,6 @@ int64_t config_integer(std::string_view name) {
   return row ? parse_integer(row->def).value_or(0) : 0;
 }
 
-uint64_t config_bytes(std::string_view name) { return parse_bytes(config_text(name)).value_or(0); }
 bool config_flag(std::string_view name) { return parse_flag(config_text(name)).value_or(false); }
 
 size_t config_choice(std::string_view name) {

@@ -25,7 +25,6 @@ struct ConfigRow {
 // dgpuInit and dgpuShutdown values do not change. Asking for a name without a row, or as a wrong type, is a bug.
 std::string config_text(std::string_view name);  // any type
 int64_t config_integer(std::string_view name);
-uint64_t config_bytes(std::string_view name);  // suffixes K M G T are powers of 1024
 bool config_flag(std::string_view name);
 size_t config_choice(std::string_view name);                   // position in the row's choices
 std::vector<std::string> config_paths(std::string_view name);  // split at ':', empty parts dropped

@@ -14,7 +14,6 @@ uint32_t dtype_bits(dgpuDtype_t dtype);              // 0 if unknown
 dgpuDtype_t dtype_from_name(std::string_view name);  // DGPU_DTYPE_NONE if unknown
 inline bool dtype_known(dgpuDtype_t dtype) { return dtype_bits(dtype) != 0; }
 inline bool dtype_is_float(dgpuDtype_t d) { return d >= DGPU_DTYPE_F32 && d <= DGPU_DTYPE_F4E2M1; }
-inline bool dtype_is_int(dgpuDtype_t d) { return d >= DGPU_DTYPE_I8 && d <= DGPU_DTYPE_I64; }
 
 inline float bf16_to_f32(uint16_t x) { return std::bit_cast<float>(uint32_t{x} << 16); }
 

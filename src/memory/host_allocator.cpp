@@ -12,7 +12,6 @@ namespace {
 struct Allocator {
   void* (*allocate)(size_t size, size_t alignment) = nullptr;
   void (*release)(void*) = nullptr;
-  const char* name = "libc";
 };
 
 void* libc_allocate(size_t size, size_t alignment) {
@@ -20,13 +19,13 @@ void* libc_allocate(size_t size, size_t alignment) {
 }
 
 Allocator choose() {
-  Allocator chosen{libc_allocate, std::free, "libc"};
+  Allocator chosen{libc_allocate, std::free};
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   // Never closed: mimalloc keeps thread-local state.
   if (void* library = dlopen("libmimalloc.so.2", RTLD_NOW | RTLD_LOCAL)) {
     auto allocate = reinterpret_cast<void* (*)(size_t, size_t)>(dlsym(library, "mi_malloc_aligned"));
     auto release = reinterpret_cast<void (*)(void*)>(dlsym(library, "mi_free"));
-    if (allocate && release) chosen = {allocate, release, "mimalloc"};
+    if (allocate && release) chosen = {allocate, release};
   }
 #endif
   return chosen;
@@ -40,6 +39,5 @@ const Allocator& allocator() {
 
 void* host_allocate(size_t size, size_t alignment) noexcept { return allocator().allocate(size, alignment); }
 void host_release(void* pointer) noexcept { allocator().release(pointer); }
-const char* host_allocator_name() noexcept { return allocator().name; }
 
 }  // namespace dgpu::memory

@@ -7,7 +7,5 @@ namespace dgpu::memory {
 // Null if none is left. `alignment` is a power of two.
 void* host_allocate(size_t size, size_t alignment) noexcept;
 void host_release(void* pointer) noexcept;
-// "mimalloc" or "libc".
-const char* host_allocator_name() noexcept;
 
 }  // namespace dgpu::memory

@@ -242,14 +242,6 @@ namespace {
   if (const Status begun = submission.begin(__VA_ARGS__); begun != DGPU_STATUS_SUCCESS) return begun
 }  // namespace
 
-Status submit_op(Stream& stream, const char* function, const OpArguments& arguments) {
-  Submission submission(stream, function);
-  BEGIN_OR_RETURN(1, Submission::op_bytes(arguments.port_count, arguments.symbol_count));
-  DGPU_TRY(submission.add_op(arguments));
-  submission.commit();
-  return DGPU_STATUS_SUCCESS;
-}
-
 Status submit_wait(Stream& stream, const char* function, Timeline* timeline, uint64_t value) {
   DGPU_TRY(timeline->check_waitable(value));
   Submission submission(stream, function);
@@ -272,14 +264,6 @@ Status submit_callback(Stream& stream, const char* function, dgpuHostCallback ca
   Submission submission(stream, function);
   BEGIN_OR_RETURN();
   submission.add_callback(callback, user);
-  submission.commit();
-  return DGPU_STATUS_SUCCESS;
-}
-
-Status submit_task(Stream& stream, const char* function, std::function<Status()> body, const char* op, Object* keep) {
-  Submission submission(stream, function);
-  BEGIN_OR_RETURN();
-  submission.add_task(std::move(body), op, keep);
   submission.commit();
   return DGPU_STATUS_SUCCESS;
 }

@@ -93,12 +93,9 @@ class Submission {
   size_t bytes_left_ = 0;
 };
 
-// The usual whole: one execution.
-Status submit_op(Stream& stream, const char* function, const OpArguments& arguments);
+// One command by itself.
 Status submit_wait(Stream& stream, const char* function, Timeline* timeline, uint64_t value);
 Status submit_signal(Stream& stream, const char* function, Timeline* timeline, uint64_t value);
 Status submit_callback(Stream& stream, const char* function, dgpuHostCallback callback, void* user);
-Status submit_task(Stream& stream, const char* function, std::function<Status()> body, const char* op = "",
-                   Object* keep = nullptr);
 
 }  // namespace dgpu
