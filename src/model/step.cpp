@@ -147,6 +147,7 @@ void Session::settle_steps() {
 Status Session::check_intact(const Sequence& s) const {
   const StepLog::Damage* damage = log_->damage(s.slot_);
   if (!damage) return DGPU_STATUS_SUCCESS;
+  if (damage->why && damage->why->status == DGPU_STATUS_DEVICE_LOST) return raise(damage->why);  // nothing mends that
   return fail(DGPU_STATUS_INVALID_STATE, "sequence",
               "the sequence took part in a step that failed ({}); truncate it to at most {} tokens, or destroy it",
               damage->why ? static_cast<const char*>(damage->why->message) : "its record is no longer kept",
